@@ -19,7 +19,7 @@ DERIVED = (
     Metric("exchanged_bytes", "sent, but for models and swaps", "B/epoch", "Exchanged", "less", exact=True),
 )
 """What is known of columns that are metrics."""
-SHARED = ("energy_gpu_j", "energy_cpu_j", "gpu_power_w")  # counters of which one rank tells for several
+SHARED = ("energy_gpu_j", "energy_cpu_j", "gpu_power_w")  # counters that one rank reads for several
 RANK, RANK_SUFFIX = "rank_", "_epoch_s"
 MODEL, MODEL_SUFFIX = "model_", "_bytes"
 WHY = "why_"
@@ -85,7 +85,7 @@ def _sampling(record: Record) -> dict[str, float]:
     """Return what a method asks its peers for in an epoch, all ranks; a baseline for all that there is.
 
     `exchanged_bytes`: sent, but for the purposes model and swap; `asked_boundary`: rows of an exchange, as
-    the method's stats tell; `asked_share`, `expected_share`: of the boundary, asked for and by the inclusion
+    of the method's stats; `asked_share`, `expected_share`: of the boundary, asked for and by the inclusion
     probabilities; `edge_share`: of the edges, drawn; `cache_asked`, `cache_found`, `hit_rate`: rows asked
     for (of a mini-batch method remote nodes; with `storage: host` all), those of them found in the cache, and
     found / asked for; `communicated_nodes`: of a mini-batch method, nodes whose features came from their owners.
@@ -119,8 +119,8 @@ def _caching(asked: float | None, cached: float | None) -> dict[str, float]:
 
 def _network_traffic(record: Record) -> dict[str, Any]:
     """Return what the ranks sent in a mean epoch, and by which interface, if it was compared with that."""
-    told = any(key.startswith("bytes_") for key in record.result)
-    counted = {"counted_bytes": between_ranks(record.result)} if told else {}
+    counts = any(key.startswith("bytes_") for key in record.result)
+    counted = {"counted_bytes": between_ranks(record.result)} if counts else {}
     checks = [rank["traffic_check"] for rank in record.ranks if rank.get("traffic_check")]
     if not checks or any(check.get("why_not") for check in checks):
         return counted
@@ -137,7 +137,7 @@ def _largest(meters: Iterable[Mapping[str, Any]], name: str, key: str) -> dict[s
 
 
 def _unavailable(meters: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the reasons by metric; of a shared counter's those of the ranks that should have told it."""
+    """Return the reasons by metric; of a shared counter's those of the ranks that should have read it."""
     found: dict[str, dict[str, None]] = {}
     for meter in meters:
         for metric, reason in (meter.get("unavailable") or {}).items():
@@ -150,7 +150,7 @@ Matrix = NDArray[np.float64]
 
 
 def peer_bytes(record: Record) -> Matrix | None:
-    """Return the bytes an epoch that rank i sends rank j, float64 [P, P]; None where peers are not told.
+    """Return the bytes an epoch that rank i sends rank j, float64 [P, P]; None where peers are not recorded.
 
     Transfers between two ranks alone: an all-reduce has no peer, a swap stays on its rank.
     """
@@ -167,7 +167,7 @@ def peer_bytes(record: Record) -> Matrix | None:
 
 
 def part_sizes(record: Record) -> tuple[tuple[int, int], ...] | None:
-    """Return (inner, boundary) nodes of each part in the order of ranks; None if a rank does not tell."""
+    """Return (inner, boundary) nodes of each part in the order of ranks; None if a rank has not recorded them."""
     if not record.ranks or any(rank.get(key) is None for rank in record.ranks for key in ("inner", "boundary")):
         return None
     return tuple((int(rank["inner"]), int(rank["boundary"])) for rank in record.ranks)

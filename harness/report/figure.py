@@ -75,8 +75,8 @@ class Layer:
     line through the panel at each y or x; `bar`: a group a value of x; `hist`: how many rows have which x; `stack`: a
     horizontal bar a series, a piece a component; `cells`: a square a row, coloured by value.
     `interval`: column of a deviation to both sides, or columns of the lower and the upper end; `band`: it is an area,
-    not a whisker. `style`, `dash`: look of all rows, where it is not that of the series. `told`: whether the rows are
-    part of the figure's CSV file.
+    not a whisker. `style`, `dash`: look of all rows, where it is not that of the series. `exported`: the rows are part
+    of the figure's CSV file.
     """
 
     data: pd.DataFrame
@@ -85,7 +85,7 @@ class Layer:
     band: bool = False
     style: Style | None = None
     dash: Dash | None = None
-    told: bool = True
+    exported: bool = True
 
     def ends(self, y: str) -> tuple[pd.Series[float], pd.Series[float]]:
         """Return the lower and upper ends of the rows' intervals; NaN where there is none."""
@@ -98,12 +98,11 @@ class Layer:
 
 @dataclass(frozen=True)
 class Guide:
-    """A reference line that belongs to no series: at each `x`, at each `y`, or through points; `parts`: None: any."""
+    """A reference line that belongs to no series: at each `x`, at each `y`, or through points."""
 
     x: Sequence[float] = ()
     y: Sequence[float] = ()
     dash: Dash = DASHED
-    parts: int | None = None
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,7 @@ class Figure:
         known: dict[int, pd.DataFrame] = {}
         for chart in self.charts:
             for layer in chart.layers:
-                if layer.told:
+                if layer.exported:
                     value = chart.x.column if layer.kind == "stack" else chart.y.column
                     gaps = layer.kind in ("bar", "stack")
                     known.setdefault(id(layer.data), layer.data.dropna(subset=[value]) if gaps else layer.data)

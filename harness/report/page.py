@@ -95,7 +95,7 @@ class ShownSection:
     views: tuple[ShownView, ...]
 
     def where(self, *, first: bool) -> ShownSection:
-        """Return it with the views alone that stand, or do not stand, before everything else."""
+        """Return it with the views alone that come, or do not come, before everything else."""
         return ShownSection(self.section, tuple(view for view in self.views if view.first == first))
 
 
@@ -103,7 +103,7 @@ class ShownSection:
 class Report:
     """Everything that is written, whatever the format.
 
-    `claims`: the tables of the claims summary; `answers`: what stands before everything else; `renewed_s`: how often a
+    `claims`: the tables of the claims summary; `answers`: the sections before everything else; `renewed_s`: how often a
     browser loads the page anew (None: never).
     """
 

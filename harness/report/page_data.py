@@ -121,11 +121,7 @@ def _panel(panel: Chart, figure: Figure, series: dict[tuple[str, str], int], loo
         prefix="P = " if x.column == "parts" else None,
         shares=panel.shares,
         front=_style(guide_style((0, (4, 2)))) if panel.front else None,
-        guides=[
-            _some(x=_rounded(guide.x), y=_rounded(guide.y), style=_style(guide_style(guide.dash)))
-            for guide in panel.guides
-            if guide.parts in (None, panel.parts)
-        ],
+        guides=[_some(x=_rounded(g.x), y=_rounded(g.y), style=_style(guide_style(g.dash))) for g in panel.guides],
         layers=[_layer(panel, layer, figure, series, looks) for layer in panel.layers],
     )
 
@@ -157,10 +153,10 @@ def _layer(
         columns = {name: own[:1] * 20 for name, own in columns.items()}
         columns |= {"x": _rounded(edges[:-1]), "x2": _rounded(edges[1:]), "y": _rounded(counts)}
     count = len(columns["series"])
-    told = {name: own[0] if len(set(own)) == 1 else own for name, own in columns.items() if own}
+    compact = {name: own[0] if len(set(own)) == 1 else own for name, own in columns.items() if own}
     own_kind = "line" if layer.kind == "path" else layer.kind
     bare = layer.kind == "path"
-    return _some(kind=own_kind, band=layer.band, bare=bare, count=count, columns=_some(**told))
+    return _some(kind=own_kind, band=layer.band, bare=bare, count=count, columns=_some(**compact))
 
 
 def embedded_trials(sections: Iterable[Section]) -> str:

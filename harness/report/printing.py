@@ -179,17 +179,15 @@ def _tidy_up(axes: np.ndarray[Any, Any], shown: Mapping[Axes, Chart], figure: Fi
 
 
 def _panel(ax: Axes, panel: Chart, figure: Figure) -> None:
+    for layer in panel.layers:
+        if len(layer.data):
+            DRAWERS[layer.kind](ax, panel, layer, figure)
     for guide in panel.guides:
         look = Style(SOFT, "", guide.dash)
-        if guide.parts not in (None, panel.parts):
-            continue
         if guide.x and guide.y:
             ax.plot(guide.x, guide.y, color=look.colour, ls=look.dash, lw=1, zorder=1)
         else:
             _straight(ax, guide.y, guide.x, look)
-    for layer in panel.layers:
-        if len(layer.data):
-            DRAWERS[layer.kind](ax, panel, layer, figure)
 
 
 def _straight(ax: Axes, across: Sequence[float], up: Sequence[float], look: Style) -> None:

@@ -172,12 +172,12 @@ def counted(verdicts: Sequence[Verdict]) -> str:
     states = Counter(verdict.state for verdict in verdicts)
     what = "1 claim" if len(verdicts) == 1 else f"{len(verdicts)} claims"
     words: dict[State, str] = {"holds": "hold", "fails": "fail"}
-    told = [
+    counts = [
         f"{states[state]} {words.get(state, state) if states[state] != 1 else state}"
         for state in MARKS
         if states[state]
     ]
-    return f"{what}: {', '.join(told)}"
+    return f"{what}: {', '.join(counts)}"
 
 
 def claims_table(suite: Judged) -> Table:
@@ -232,8 +232,8 @@ def _lines(suite: Judged) -> Iterator[str]:
         yield from (f"      {key:<9} {words}" for key, words in results.items() if words)
         if len(verdict.rows) > 1 and (verdict.why or verdict.state in BAD):
             for row in verdict.rows:
-                told = ", ".join(part for part in (row.shown, _why(row)) if part)
-                yield f"        {MARKS[row.state]} {row.label}: {told}"
+                shown = ", ".join(part for part in (row.shown, _why(row)) if part)
+                yield f"        {MARKS[row.state]} {row.label}: {shown}"
 
 
 def _plain(line: str) -> str:

@@ -129,7 +129,7 @@ def sweeps(inputs: ResultInputs) -> Iterator[Swept]:
 def _axes(inputs: ResultInputs) -> list[Axis]:
     settings = pd.DataFrame([_setting_numbers(inputs.config(row)) for row in inputs.results.to_dict("records")])
     known = {axis.key: axis for axis in (THREADS, LAYERS)}
-    names = {key: key.removeprefix(OPTION) for key in sorted(settings) if settings[key].nunique() > 1}
+    names = {key: key.removeprefix(OPTION) for key in sorted(map(str, settings)) if settings[key].nunique() > 1}
     return [known.get(key) or Axis(key, name, f"{name} of the data set") for key, name in names.items()]
 
 

@@ -120,7 +120,7 @@ class Table:
 
     @property
     def wide(self) -> bool:
-        """Whether it may not fit a page beside its contents."""
+        """Whether it may not fit a page next to the list of contents."""
         return len(self.columns) > WIDE
 
     @property
@@ -144,7 +144,7 @@ def bold_best(cells: list[Cell], values: list[float | None], *, highest: bool) -
 
 
 def mark_best(cells: list[Cell]) -> list[Cell]:
-    """Mark the best of the cells that have a rank, whoever ties with it, and the second where ranks alone decide.
+    """Mark the best of the cells that have a rank, all ties included, and the second where ranks alone decide.
 
     Nothing is marked where all are equally good; no second where two are best or none is behind it. The page does the
     same with what its filters leave (`markBest` in templates/report.js).
@@ -191,7 +191,7 @@ def seeds_note(values: Values) -> str:
     """Say what a value is over seeds."""
     if (seeds := usual_seeds(values)) <= 1:
         return "One seed, hence no deviation."
-    return f"{SEEDS} (n = {seeds}; otherwise n stands next to the number)."
+    return f"{SEEDS} (n = {seeds}; otherwise n is next to the number)."
 
 
 def column(
@@ -292,7 +292,7 @@ def by_parts(
     """Return a row a variant under a heading for each number of parts, of those that it was to run on.
 
     Without cells there is no row.
-    Variants stand in their usual order, or by `falling` values, those without one last.
+    Variants come in their usual order, or by `falling` values, those without one last.
     """
     amounts = {key: stat.mean for key, stat in (falling or {}).items()}
     rows: list[Row] = []

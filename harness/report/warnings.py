@@ -27,7 +27,7 @@ CLOSURE = 0.02  # share of a mean epoch that no named phase may cover
 class Flag:
     """Something wrong with a trial's timing.
 
-    `chosen` tells which of the trials of a frame it holds for; `detail` says how bad it is in those.
+    `chosen`: whether it holds, for each trial of a frame; `detail`: how bad it is in those.
     """
 
     mark: str

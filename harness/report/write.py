@@ -322,7 +322,7 @@ def escape(value: object) -> str:
 
     A character that these do not have is written as its number, [U+6570].
     """
-    line = _LIGATURE.sub("\\1\0", " ".join(str(value).split()))  # 0: nothing, but it stands between
+    line = _LIGATURE.sub("\\1\0", " ".join(str(value).split()))  # 0: an empty group between them
     return "".join(_character(each) for each in line)
 
 

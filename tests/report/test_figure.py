@@ -43,9 +43,9 @@ def figure(section: Section, *layers: Layer, guides: tuple[Guide, ...] = (), **m
 
 
 def test_data_have_a_row_a_number(section: Section) -> None:
-    told = line(HOSTILE, 2, [5.0, 7.0], network="none", seeds=[3, 2])
-    silent = Layer(line(OTHER, 2, [9.0]), told=False)
-    data = figure(section, Layer(told), silent, guides=(Guide(y=[1.0]),)).data
+    exported = line(HOSTILE, 2, [5.0, 7.0], network="none", seeds=[3, 2])
+    silent = Layer(line(OTHER, 2, [9.0]), exported=False)
+    data = figure(section, Layer(exported), silent, guides=(Guide(y=[1.0]),)).data
     assert list(data.columns) == ["series", "method", "parts", "epoch", "score", "network", "seeds"]
     assert data.drop(columns=["series", "method"]).to_numpy().tolist() == [[2, 1, 5, "none", 3], [2, 2, 7, "none", 2]]
     assert set(data["method"]) == {HOSTILE.method}

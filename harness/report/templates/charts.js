@@ -93,7 +93,7 @@ function meansOf(rows) {
   });
 }
 
-// Whom no other beats in one of the two without losing in the other; nobody where a metric has no better side.
+// The means that no other beats in one of the two without losing in the other; none where a metric has no better side.
 function markFront(means, better) {
   if (!better.x || !better.y) return [];
   const sign = { x: better.x === "more" ? 1 : -1, y: better.y === "more" ? 1 : -1 };
@@ -174,7 +174,7 @@ function tip(box, event, datum, own, x, y) {
   return say(box, event, lines);
 }
 
-// Text beside the pointer; none hides it.
+// Text next to the pointer; none hides it.
 function say(box, event, lines) {
   box.hidden = !lines;
   if (!lines) return;
@@ -221,7 +221,7 @@ async function draw(chart) {
   plot.setAttribute("aria-label", said.textContent);
 }
 
-// A view of a specification; `point` is told what the pointer is at, nothing where it leaves.
+// A view of a specification; `point` is called with the item under the pointer, or nothing.
 function makeView(spec, container, point) {
   const view = new vegaKit.View(vegaKit.parse(vegaKit.compile(spec).spec, null, { ast: true }),
     { expr: vegaKit.expressionInterpreter, renderer: "svg", container, hover: true, logLevel: 1 });

@@ -1,8 +1,8 @@
 // Figures, drawn from the data next to them when they come near the window, of what the filters leave.
 
 const plots = [];
-const NARROWEST = { plane: 290, bars: 560, stack: 480, cells: 180 }; // pixels of a panel beside others
-const NAMES = 230; // pixels of names beside stacks
+const NARROWEST = { plane: 290, bars: 560, stack: 480, cells: 180 }; // pixels of a panel next to others
+const NAMES = 230; // pixels of names next to stacks
 const BAND = 0.14, FAINT = 0.12;
 const OUTLINES = { circle: "M-1,0A1,1,0,1,1,1,0A1,1,0,1,1,-1,0Z", square: "M-1,-1H1V1H-1Z", diamond: "M0,-1.3L1,0L0,1.3L-1,0Z",
   cross: "M-1,-.4H-.4V-1H.4V-.4H1V.4H.4V1H-.4V.4H-1Z", "triangle-up": "M0,-1L1,1H-1Z", "triangle-down": "M0,1L1,-1H-1Z",
@@ -347,7 +347,7 @@ function outside(element) {
   return Math.max(0, top - window.innerHeight, -bottom);
 }
 
-// Panels beside one another as far as there is room, as many in each line.
+// Panels side by side as far as there is room, as many in each line.
 function makeRow(row, room, heldOf) {
   const holder = document.createElement("div"), fit = Math.max(1, Math.floor(room / NARROWEST[row[0].kind]));
   const lines = Math.ceil(row.length / fit), columns = row[0].kind === "cells" ? fit : Math.ceil(row.length / lines);

@@ -26,9 +26,9 @@ class ReportView(Registered, ABC):
     Attributes:
         title: heading.
         question: question that it answers, for docs/views.md.
-        place: position; views stand in rising order, those of plugins last.
+        place: position; views come in rising order, those of plugins last.
         of: subject: a section's trials, a setting that was swept, networks, or several data sets' trials.
-        first: whether it stands before everything else, as the answer that a reader came for.
+        first: whether it comes before everything else, as the answer that a reader came for.
         chart: whether the page draws its trials in place of the figure, by what its reader chooses.
         anchor: its name in addresses and files; default: the name.
         columns: metrics of the table, columns of `load_results`.
@@ -72,7 +72,7 @@ class ReportView(Registered, ABC):
         return None
 
     def details(self) -> Mapping[str, Table | None]:
-        """Return further tables, which stand below the figure, by name."""
+        """Return further tables, which follow the figure, by name."""
         return {}
 
     @classmethod

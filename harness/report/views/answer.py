@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from harness.report.figure import Axis, Chart, Figure, Layer, lines, make_figure
-from harness.report.table import Cell, Key, Table, bold_best, column, number_cells, variants_table
+from harness.report.table import Cell, Cells, Key, Table, bold_best, column, number_cells, variants_table
 from harness.report.values import values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView
@@ -33,7 +33,7 @@ class AnswerView(ReportView):
         section, target = self.section, self.target
         if target is None or not self.times:
             return None
-        columns: dict[str, Mapping[Key, Cell]] = {
+        columns: dict[str, Cells] = {
             "Reach it": {key: Cell(f"{len(own.reached)} of {own.count}") for key, own in self.times.items()},
             f"Time to it ({self.unit[1]})": {(v, p): c for p in section.parts for v, c in self.written(p).items()},
             "Behind": {(v, p): c for p in section.parts for v, c in self.distances(p).items()},
@@ -71,7 +71,7 @@ class AnswerView(ReportView):
         best = bold_best(cells, [each.centre if each else None for each in found], highest=False)
         return {variant: cell for (variant, _), cell in zip(keys, best, strict=True)}
 
-    def _columns(self) -> dict[str, Mapping[Key, Cell]]:
+    def _columns(self) -> dict[str, Cells]:
         """Return the further columns by heading; empty where nothing was measured."""
         section, tuning = self.section, self.section.tuning
         scores, peaks = (values_of(section, name) for name in ("test_at_best_val", "peak_memory_bytes"))

@@ -104,7 +104,7 @@ class SweptPoolView(SweptView):
         }
         x = value_axis(swept.axis.name, swept.axis.label, swept.values)
         y = amount_axis("pooled_per_s", "Batches / s", [stat.mean for stat in rates.values()])
-        layers = Layer(lines(ideal, x, y), "path", dash=DOTTED, told=False), Layer(lines(own, x, y))
+        layers = Layer(lines(ideal, x, y), "path", dash=DOTTED, exported=False), Layer(lines(own, x, y))
         caption = "The numbers of the table above; dotted: as many times more as there are threads. Higher is better."
         title, share = "Batches of a pool a second and threads", ("none", "all")
         return make_figure(swept.section, "pool", title, caption, [Chart(layers, x, y)], 3.6, share=share)
@@ -113,7 +113,7 @@ class SweptPoolView(SweptView):
 COUNTS = ("explanations", "explain_failed", "explain_late")
 FOUND = ("explain_loss", "explain_sn", "explain_sf")
 OTHERS = ("explain_s", "explain_cpu_s", "explain_bytes", "guided_steps", "mask_age")
-TOLD = {name: f"stat_{name}" for name in (*COUNTS, *FOUND, *OTHERS)}
+REPORTED = {name: f"stat_{name}" for name in (*COUNTS, *FOUND, *OTHERS)}
 NONE = Cell("none")  # of a quotient whose divisor is 0
 HEADS = {  # column of `_trials`: heading, decimals (None: as the smallest value needs)
     "explanations": ("Explanations", 1), "failed": ("Failed", 1), "late": ("Left out", 1),
@@ -130,7 +130,7 @@ class ExplanationsView(ReportView):
     title = "Explanations"
     question = "What do explanations during the training cost, and how old are they?"
     place = 130
-    shows = tuple(TOLD.values())
+    shows = tuple(REPORTED.values())
 
     def table(self) -> Table | None:
         """Return explanations by variant and parts; None if no method reports any, made or failed.
@@ -141,7 +141,7 @@ class ExplanationsView(ReportView):
         trials = _trials(section)
         if trials is None:
             return None
-        explaining = set(trials.loc[trials["tells"], "method"])
+        explaining = set(trials.loc[trials["reports"], "method"])
         by_cell = dict(iter(trials.groupby(["variant", "parts"])))
         means = trials.groupby(["variant", "parts"])[list(HEADS)].mean()
         places = {name: _places(means[name], given) for name, (_, given) in HEADS.items()}
@@ -178,17 +178,17 @@ def _trials(section: Section) -> pd.DataFrame | None:
     From the epochs' sums, not their means after warm-up: explanations are few, and not every epoch has one.
     """
     epochs = section.epochs
-    if not any(TOLD[name] in epochs and epochs[TOLD[name]].notna().any() for name in COUNTS):
+    if not any(REPORTED[name] in epochs and epochs[REPORTED[name]].notna().any() for name in COUNTS):
         return None
-    columns = {**TOLD, "epoch_time_s": "epoch_time_s", "steps": "steps"}
-    told = epochs.reindex(columns=["trial", *columns.values()]).groupby("trial")
-    sums = told.sum(min_count=1).rename(columns={column: name for name, column in columns.items()})
-    tells = sums[list(COUNTS)].notna().any(axis=1)
-    sums[list(TOLD)] = sums[list(TOLD)].fillna(0)  # what never happened is not told
+    columns = {**REPORTED, "epoch_time_s": "epoch_time_s", "steps": "steps"}
+    known = epochs.reindex(columns=["trial", *columns.values()]).groupby("trial")
+    sums = known.sum(min_count=1).rename(columns={column: name for name, column in columns.items()})
+    reports = sums[list(COUNTS)].notna().any(axis=1)
+    sums[list(REPORTED)] = sums[list(REPORTED)].fillna(0)  # what never happened is not reported
     made, ended = sums["explanations"], sums["explanations"] + sums["explain_failed"]
     values = pd.DataFrame(
         {
-            "tells": tells,
+            "reports": reports,
             "explanations": made,
             "failed": sums["explain_failed"],
             "late": sums["explain_late"],

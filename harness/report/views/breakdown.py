@@ -68,7 +68,7 @@ def _barriers(section: Section) -> str:
         low, high = f"{known.min():+.1f} %", f"{known.max():+.1f} %"
         cost = f"; the barriers change its median by {low if low == high else f'{low} to {high}'}"
     return (
-        "With timing: breakdown every second epoch has barriers, which tell waiting for slower ranks (wait) "
+        "With timing: breakdown every second epoch has barriers, which separate waiting for slower ranks (wait) "
         "from transfers (comm, reduce): phases are means over the epochs with barriers, epoch time is of "
         f"those without{cost}."
     )

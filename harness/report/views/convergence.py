@@ -98,7 +98,7 @@ class ConvergenceView(ReportView):
     def figure(self) -> Figure | None:
         """Return validation score against epochs, training time and bytes sent, a column a number of parts.
 
-        The rows stand below one another; that of bytes is there if any were sent.
+        The row of bytes is there if any were sent.
         """
         section = self.section
         curves = {(v, p): mean_curve(section, v, p) for v in section.variants for p in section.parts}
@@ -112,7 +112,7 @@ class ConvergenceView(ReportView):
             drawn = {key: curve for key, curve in curves.items() if curve[x.column].iloc[-1] > 0}
             # The rows are the same of all charts, in the units of their axes; those by epoch are the file's.
             data = tidy((v, parts, _columns(curve, x.column, size)) for (v, parts), curve in drawn.items())
-            layer = Layer(data, "line", ("low_percent", "high_percent"), band=True, told=x.column == "epoch")
+            layer = Layer(data, "line", ("low_percent", "high_percent"), band=True, exported=x.column == "epoch")
             charts.append(Chart((layer,), x, y))
         caption = (
             "Validation score at each evaluation, against epochs, against training time (the sum of the slowest rank's "

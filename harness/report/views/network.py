@@ -21,7 +21,7 @@ from harness.results.stats import decimals, significant, time_unit
 from harness.suite.sections import UNLIMITED, latency_text, rate_text
 
 POINTS = 60  # of a projected line
-BEYOND = 3.0  # a line goes on to this many times the largest rate; what has no rate stands farther out
+BEYOND = 3.0  # a line goes on to this many times the largest rate; what has no rate is farther out
 
 
 class NetworkRateView(NetworksView):
@@ -135,7 +135,7 @@ class NetworkRateView(NetworksView):
 
 def _place(network: str, rates: Sequence[float]) -> float:
     """Return the position on the axis of rates of a network without one."""
-    gap = max(BEYOND, (rates[-1] / rates[0]) ** 0.3)  # their names must stand apart
+    gap = max(BEYOND, (rates[-1] / rates[0]) ** 0.3)  # their names must not overlap
     return float(rates[-1] * BEYOND * gap ** (2 if network == LOOPBACK else 1))
 
 

@@ -105,7 +105,7 @@ class OptionsView(ReportView):
         caption = (
             "The numbers of the table above against each option's value, means over seeds; a line joins what "
             "differs in that option alone, in the colour of its lowest value"
-            + ("; dashes tell numbers of parts apart." if several else ".")
+            + ("; dashes distinguish numbers of parts." if several else ".")
         )
         height = 0.8 + 2.5 * len(rows)
         return make_figure(section, "options", "Options that were swept", caption, rows, height, series=series)
@@ -124,7 +124,7 @@ def _places(
 
 
 def _named(option: str, line: Line) -> Line:
-    """Return a line that its name tells from those of other options."""
+    """Return a line whose name distinguishes it from those of other options."""
     return replace(line, label=f"{option} of {line.label}", style=replace(line.style, dash="-"))
 
 

@@ -72,7 +72,7 @@ def _range(values: pd.Series[float]) -> Cell:
 
 
 HEADS = (METRICS["inner_nodes"].title, METRICS["boundary_nodes"].title, "Boundary / inner")
-LISTED = 32  # parts; of more, only their range is told
+LISTED = 32  # parts; of more, only their range is shown
 Sizes = dict[int, list[tuple[float, float]]]
 
 

@@ -43,7 +43,7 @@ class UseView(ReportView):
             gpu = (
                 " GPU utilisation: share of the time with a kernel running, mean of samples"
                 f"{every(section, 'sample_interval_s')} and of ranks. GPU power (mean of samples) and energy an "
-                "epoch (the driver's counter): sums over GPUs, whoever uses them."
+                "epoch (the driver's counter): sums over GPUs, all users included."
             )
         return metrics_table(
             section,
@@ -52,7 +52,7 @@ class UseView(ReportView):
             "Means over the epochs that epoch time is of, then over seeds. CPU: cores that a rank keeps busy "
             "(CPU seconds of all its threads, those of background threads too, / seconds), mean over ranks; a core "
             "is the 100 % of papers. Memory: see the tables of memory. CPU energy: joules an epoch of all "
-            f"processor packages, whoever uses them.{gpu}",
+            f"processor packages, all users included.{gpu}",
         )
 
     def figure(self) -> Figure | None:

@@ -14,7 +14,7 @@ from harness.report.views.convergence import hit_curve
 from harness.report.views.pareto import score_columns
 from harness.results.stats import Stat, byte_unit, common_places, percent
 
-NOT_TOLD = Cell("none")
+UNREPORTED = Cell("none")
 SHARES = {  # column of record_values: heading
     "edge_share": "Edges drawn (%)",
     "asked_share": "Boundary asked for (%)",
@@ -52,8 +52,8 @@ class SamplingView(ReportView):
         sent, score = exchanged(section), values_of(section, "test_at_best_val")
         size, unit = byte_unit(max((stat.mean for stat in sent.values()), default=None))
         places = max(1, min(3, common_places(stat.mean / size for stat in sent.values() if stat.mean)))
-        told = {"Boundary rows": number_cells(values_of(section, "asked_boundary"), places=0)}
-        told |= {heading: number_cells(values_of(section, name), 0.01, 1) for name, heading in SHARES.items()}
+        shown = {"Boundary rows": number_cells(values_of(section, "asked_boundary"), places=0)}
+        shown |= {heading: number_cells(values_of(section, name), 0.01, 1) for name, heading in SHARES.items()}
         base = {key: full_of(section, sent, key[1]) for key in sent}
         shares = {key: stat.mean / own.mean for key, stat in sent.items() if (own := base[key])}
         name = section.baseline.method if section.baseline else "the baseline"
@@ -68,7 +68,7 @@ class SamplingView(ReportView):
             "warm-up. Sent: bytes of features, embeddings, their gradients and control (not those of the model, "
             f"which no sampling saves), mean over all epochs; 1 {unit} = {size:,.0f} bytes. Means over seeds.",
             {
-                **{head: {key: own.get(key, NOT_TOLD) for key in sent} for head, own in told.items()},
+                **{head: {key: own.get(key, UNREPORTED) for key in sent} for head, own in shown.items()},
                 f"Sent ({unit})": number_cells(sent, size, places),
                 f"Share of {name} (%)": {key: Cell() for key in sent} | number_cells(shares, 0.01, 1),
                 f"Test {section.metric} (%)": {key: Cell(percent(stat)) for key, stat in score.items()},
@@ -110,7 +110,7 @@ def score_figure(
         if (there := [v for _, v in line.points if (v, parts) in keys])
         for x, who in [([amounts[v, parts].mean / size for v in there], [v.label for v in there])]
     )
-    layers = [Layer(tidy(joined), "path", style=guide_style("-"), told=False)]
+    layers = [Layer(tidy(joined), "path", style=guide_style("-"), exported=False)]
     layers.append(Layer(tidy(each for each in points if each[2][label]), "points", ("sd",)))
     # A logarithmic axis has no place for no amount: the score is a line across.
     layers.append(Layer(tidy(each for each in points if not each[2][label]), "across", dash=DASHED))

@@ -109,7 +109,7 @@ class TargetsView(ReportView):
             "its making took; compilation is in neither), and epochs until the validation "
             f"{section.metric} was first as high as the heading. A target that is met between two evaluations counts "
             "from the later. Mean ± sample standard deviation over the seeds that reach it; where not all do, their "
-            "number stands next to it and the mean is of those. Headings: 90, 95 and 99 % of the best mean score of "
+            "number is next to it and the mean is of those. Headings: 90, 95 and 99 % of the best mean score of "
             "this section, and the target of the suite, if it has one. Bold: fastest at that P, of those that all "
             "seeds reach.",
             "Method",

@@ -67,7 +67,7 @@ class TrafficView(ReportView):
         size, unit = byte_unit(largest_total(purposes))
         caption = (
             "The purposes of the table above, stacked, all ranks together; each panel has a scale of its own, "
-            f"the total stands next to the bar; 1 {unit} = {size:,.0f} bytes. A number of parts without any byte "
+            f"the total is next to the bar; 1 {unit} = {size:,.0f} bytes. A number of parts without any byte "
             "has no panel."
         )
         title, scale = "Bytes per epoch by purpose", (size, f"Bytes per epoch ({unit})")
