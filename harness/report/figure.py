@@ -110,8 +110,8 @@ class Chart:
     """Layers between two axes, a panel a value of the column `facet` ("parts", "series"; "": one panel).
 
     `guides`: reference lines of every panel; `title`, `parts`: heading and number of parts of the only panel; `front`:
-    the points that no other beats (less x, more y) are joined and filled; `dash`: column whose values have dashes of
-    their own, in place of the series'; `shares`: stacks are shares of their total (%).
+    the points that no other surpasses (less x, more y) are joined and filled; `dash`: column whose values have dashes
+    of their own, in place of the series'; `shares`: stacks are shares of their total (%).
     """
 
     layers: tuple[Layer, ...]

@@ -89,16 +89,10 @@ def embedded_figure(figure: Figure, section: Section) -> str:
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
-    return _some(
-        title=axis.title,
-        log=axis.log,
-        zero=axis.zero,
-        whole=axis.whole,
-        ticks=[[rounded(place), text] for place, text in axis.ticks.items()],
-        low=rounded(axis.low),
-        high=rounded(axis.high),
-        base=axis.base if axis.log else None,
-    )
+    plain = {name: getattr(axis, name) for name in ("title", "log", "zero", "whole")}
+    ends = {name: rounded(getattr(axis, name)) for name in ("low", "high")}
+    ticks = [[rounded(at), text] for at, text in axis.ticks.items()]
+    return _some(**plain, **ends, ticks=ticks, base=axis.base if axis.log else None)
 
 
 def _style(style: Style) -> dict[str, Any]:
@@ -154,9 +148,9 @@ def _layer(
         columns |= {"x": _rounded(edges[:-1]), "x2": _rounded(edges[1:]), "y": _rounded(counts)}
     count = len(columns["series"])
     compact = {name: own[0] if len(set(own)) == 1 else own for name, own in columns.items() if own}
-    own_kind = "line" if layer.kind == "path" else layer.kind
     bare = layer.kind == "path"
-    return _some(kind=own_kind, band=layer.band, bare=bare, count=count, columns=_some(**compact))
+    kind = "line" if bare else layer.kind
+    return _some(kind=kind, band=layer.band, bare=bare, count=count, columns=_some(**compact))
 
 
 def embedded_trials(sections: Iterable[Section]) -> str:

@@ -56,7 +56,7 @@ class Section:
         return self.frame[self.frame["status"] == "ok"]
 
     @cached_property
-    def cells(self) -> dict[tuple[Variant, int], np.ndarray]:
+    def cells(self) -> Positions:
         """The rows of `ok` of each variant and number of parts that has any."""
         return _cells(self.ok, self.variants, self.parts)
 
@@ -77,7 +77,7 @@ class Section:
         return _target(self.frame)
 
     @cached_property
-    def _all_cells(self) -> dict[tuple[Variant, int], np.ndarray]:
+    def _all_cells(self) -> Positions:
         return _cells(self.frame, self.variants, self.parts)
 
     @property
@@ -134,9 +134,10 @@ class Section:
         return frame.iloc[cells.get((variant, parts), [])]
 
 
-def _cells(
-    frame: pd.DataFrame, variants: Iterable[Variant], parts: Iterable[int]
-) -> dict[tuple[Variant, int], np.ndarray]:
+Positions = dict[tuple[Variant, int], np.ndarray]
+
+
+def _cells(frame: pd.DataFrame, variants: Iterable[Variant], parts: Iterable[int]) -> Positions:
     """Return the positions of a frame's rows, by variant and number of parts."""
     found = frame.groupby(["variant", "parts"]).indices
     keys = itertools.product(variants, parts)

@@ -251,10 +251,12 @@ def variants_table(
     rows_of = set(among)
 
     def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-        if (variant, parts) not in rows_of:
+        key = variant, parts
+        if key not in rows_of:
             return ()
-        gap = absent or missing(section, variant, parts)
-        return [own.get((variant, parts), gap) for own in columns.values()]
+        complete = all(key in own for own in columns.values())
+        gap = absent or (Cell() if complete else missing(section, variant, parts))
+        return [own.get(key, gap) for own in columns.values()]
 
     rows = by_parts(section, cells, falling)
     return Table(title, caption, "Method", (Group("", tuple(columns)),), rows) if rows else None

@@ -322,25 +322,25 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def _method_warnings(inputs: ResultInputs) -> Iterable[Note]:
-    """Yield what methods say of their trials' values; remarks that differ in numbers only are one.
+    """Yield what methods say of their trials' values; warnings that differ in numbers only are one.
 
     It names the lowest and the highest of the numbers, and how many trials it is of if not of all.
     """
     said: dict[tuple[str, str], dict[RecordKey, list[str]]] = {}
     asked = Counter(str(record.config["method"]["name"]) for record in inputs.records.values())
     for key, record in inputs.records.items():
-        for remark in (str(remark) for rank in record.ranks for remark in rank.get("remarks") or ()):
-            kind = str(record.config["method"]["name"]), _NUMBER.sub("0", remark)
-            said.setdefault(kind, {}).setdefault(key, []).append(remark)
+        for warning in (str(each) for rank in record.ranks for each in rank.get("remarks") or ()):
+            kind = str(record.config["method"]["name"]), _NUMBER.sub("0", warning)
+            said.setdefault(kind, {}).setdefault(key, []).append(warning)
     for (method, _), found in said.items():
-        remarks = [remark for own in found.values() for remark in own]
+        warnings = [warning for own in found.values() for warning in own]
         scope = "" if len(found) == asked[method] else f" ({len(found)} of {trials(asked[method])})"
-        yield Note(f"{method}:", _merge(remarks) + scope)
+        yield Note(f"{method}:", _merge(warnings) + scope)
 
 
-def _merge(remarks: list[str]) -> str:
-    """Return remarks that differ in numbers only as one, with the range of each number."""
-    numbers = zip(*map(_NUMBER.findall, remarks), strict=True)
+def _merge(warnings: list[str]) -> str:
+    """Return warnings that differ in numbers only as one, with the range of each number."""
+    numbers = zip(*map(_NUMBER.findall, warnings), strict=True)
     ends = [(min(found, key=float), max(found, key=float)) for found in numbers]
     ranges = iter([low if float(low) == float(high) else f"{low} to {high}" for low, high in ends])
-    return _NUMBER.sub(lambda _: next(ranges), remarks[0])
+    return _NUMBER.sub(lambda _: next(ranges), warnings[0])

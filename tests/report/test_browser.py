@@ -107,14 +107,18 @@ def until(page: playwright.Page, test: str, arg: object = None) -> None:
 
 
 def test_filter_of_methods_acts_on_tables_and_figures(page: playwright.Page) -> None:
-    rows, marks = "tr[data-method=full]", "g.mark[data-method=full]"
-    others = shown(page, "g.mark[data-method=bns-gcn]")
-    assert min(shown(page, rows), shown(page, marks), others) > 0
+    rows = "tr[data-method=full]"
+
+    def bars(method: str) -> int:
+        return len(points(page, "throughput", f"each.method === '{method}'"))
+
+    others = bars("bns-gcn")
+    assert min(shown(page, rows), bars("full"), others) > 0
     tick(page, "method", "full")
-    assert (shown(page, rows), shown(page, marks)) == (0, 0)
-    assert shown(page, "g.mark[data-method=bns-gcn]") == others
+    assert (shown(page, rows), bars("full")) == (0, 0)
+    assert bars("bns-gcn") == others
     page.click("#reset")
-    assert min(shown(page, rows), shown(page, marks)) > 0
+    assert min(shown(page, rows), bars("full")) > 0
 
 
 def test_filter_of_one_variant(page: playwright.Page) -> None:
@@ -130,10 +134,11 @@ def test_filter_of_one_variant(page: playwright.Page) -> None:
 
 
 def test_filter_of_parts_acts_on_columns_rows_and_panels(page: playwright.Page) -> None:
-    panels = shown(page, "g.mark[data-parts='1'] path")
-    assert min(panels, shown(page, "td[data-parts='1']"), shown(page, "tr.sub[data-parts='1']")) > 0
+    assert points(page, "throughput", "each.parts === 1")
+    assert min(shown(page, "td[data-parts='1']"), shown(page, "tr.sub[data-parts='1']")) > 0
     tick(page, "parts", "1")
-    assert shown(page, "[data-parts='1']:not(.shared)") == 0
+    assert shown(page, "[data-parts='1']") == 0
+    assert not points(page, "throughput", "each.parts === 1")
     assert shown(page, "td[data-parts='2']") > 0
     assert page.evaluate("document.querySelector('th.group').colSpan") == 1
     below = page.evaluate(
@@ -286,7 +291,7 @@ def test_filters_act_on_the_points_and_their_front(page: playwright.Page) -> Non
     before = drawn(page)
     assert {point["method"] for point in before if point["front"]} == front(before)
     (first, *_) = sorted(front(before))
-    method = page.evaluate("label => told[0].variants.find(each => each.label === label).method", first)
+    method = page.evaluate("label => embedded[0].variants.find(each => each.label === label).method", first)
     tick(page, "method", method)
     left = drawn(page)
     assert 0 < len(left) < len(before)
@@ -421,7 +426,7 @@ def test_filters_act_on_figures_and_their_axes(page: playwright.Page) -> None:
     tick(
         page,
         "method",
-        page.evaluate("label => told[0].variants.find(each => each.label === label).method", fastest["series"]),
+        page.evaluate("label => embedded[0].variants.find(each => each.label === label).method", fastest["series"]),
     )
     left = points(page, "throughput", "each.kind === 'bar'")
     assert 0 < len(left) < len(before)

@@ -80,7 +80,7 @@ function lookOf(style, dark) {
   return { colour: dark ? style.dark : style.colour, dash: style.dash || [], shape: style.shape || "circle" };
 }
 
-// Points that no other beats, less being better across and more up.
+// Points that no other surpasses, less being better across and more up.
 function frontOf(points) {
   const beaten = (own) => points.some((each) => each.x <= own.x && each.y >= own.y && (each.x < own.x || each.y > own.y));
   return points.filter((each) => !beaten(each)).sort((a, b) => a.x - b.x || a.y - b.y);
@@ -180,7 +180,7 @@ function stackRows(own, panel, dark) {
   return rows;
 }
 
-// A name in lines of so many letters; of a long one the end stays, which often tells it from others.
+// A name in lines of so many letters; of a long one the end stays, which often distinguishes it from others.
 function wrapped(name, letters) {
   const lines = [""];
   for (const word of name.split(" ")) {

@@ -121,11 +121,11 @@ function rankByText(cells) {
 
 // How far each is behind the fastest that is shown, and whether all others are significantly behind.
 function sayBehind(cells) {
-  const first = Math.min(...ranked(cells).map(rankOf)), told = new Map();
-  for (const cell of cells) told.set(cell, JSON.parse(cell.dataset.against)[first] || ["", ""]);
-  const others = cells.filter((cell) => cell.dataset.rank !== String(first) && told.get(cell)[0]);
-  const sure = others.length && others.every((cell) => !told.get(cell)[1]);
-  for (const [cell, [text, note]] of told) {
+  const first = Math.min(...ranked(cells).map(rankOf)), texts = new Map();
+  for (const cell of cells) texts.set(cell, JSON.parse(cell.dataset.against)[first] || ["", ""]);
+  const others = cells.filter((cell) => cell.dataset.rank !== String(first) && texts.get(cell)[0]);
+  const sure = others.length && others.every((cell) => !texts.get(cell)[1]);
+  for (const [cell, [text, note]] of texts) {
     const own = cell.dataset.rank === String(first) ? (sure ? "fastest" : "fastest, not significantly") : text;
     textOf(cell).textContent = own;
     const small = cell.querySelector("small") || cell.insertBefore(document.createElement("small"), cell.firstChild);

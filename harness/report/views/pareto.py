@@ -49,7 +49,7 @@ def costs(section: Section) -> dict[Cost, Values]:
 
 
 def front(scores: Mapping[Variant, float], amounts: Mapping[Variant, float]) -> list[Variant]:
-    """Return the variants that no other beats in score without costing more, nor in cost with no lower score.
+    """Return the variants that no other surpasses in score without costing more, nor in cost with no lower score.
 
     By rising cost. Of equals in both, each is on the front. Those without an amount are left out.
     """
