@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
@@ -111,7 +112,9 @@ def draw(figure: Figure | Picture, style: DrawingStyle = SCREEN) -> dict[str, by
     """Return a figure's files by format; equal figures give equal bytes."""
     with mpl.rc_context(dict[Any, Any](style.rc)):
         if isinstance(figure, Picture):
-            return _files(figure.draw(), style)
+            drawn = figure.draw()
+            plt.close(drawn)  # pyplot keeps every figure that it has made
+            return _files(drawn, style)
         canvas = _panels(figure, style)
         _lay_out(canvas, figure, style)
         if style.hatched:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -168,6 +169,8 @@ def _figure_of(view: ReportView, anchor: str) -> Figure | Picture | None:
         return found
     if not hasattr(found, "savefig"):
         raise TypeError(f"figure() returns a {type(found).__name__}, not a Figure or a figure of matplotlib")
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close(found)  # it keeps every figure that it has made
     alt = f"{view.title}, {view.section.title}"
     return Picture(anchor, view.title, view.caption if view.columns else "", alt, view.figure)
 
