@@ -16,8 +16,11 @@ from .cost_models import PartSize as PartSize
 from .features import FeatureStore as FeatureStore
 from .features import HostStore as HostStore
 from .features import Plan as Plan
+from .features import RowPlan as RowPlan
 from .features import RowStore as RowStore
 from .features import choose as choose
+from .features import fresh as fresh
+from .features import take as take
 from .minibatch import Drawn as Drawn
 from .minibatch import Loaded as Loaded
 from .pipelined import BoundaryInputs as BoundaryInputs
@@ -26,9 +29,6 @@ from .pipelined import PipelinedOptions as PipelinedOptions
 from .pipelined import TrainGraph as TrainGraph
 from .pipelined import stale_memory as stale_memory
 from .report import TrialError as TrialError
-from .row_plan import RowPlan as RowPlan
-from .row_plan import fresh as fresh
-from .row_plan import take as take
 from .run_config import CachePolicy as CachePolicy
 from .run_config import NeighbourOptions as NeighbourOptions
 from .step import Wanted as Wanted
