@@ -12,7 +12,7 @@ from .metrics import Metric as Metric
 from .models.layer import GraphLayer as GraphLayer
 from .models.layer import LayerCase as LayerCase
 from .models.layer import LayerValues as LayerValues
-from .models.spec import ModelSpec as ModelSpec
+from .models.layer import ModelSpec as ModelSpec
 from .report.views import ReportView as ReportView
 from .results.frames import load_epochs as load_epochs
 from .results.frames import load_results as load_results

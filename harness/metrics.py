@@ -33,7 +33,7 @@ SUMS = {  # what BNS-GCN and the papers after it report, as sums of phases
 
 Better = Literal["less", "more"]
 Ranks = Literal["", "sum", "mean", "max", "largest known", "devices", "slowest"]
-"""How ranks' values become one: "largest known" of those that have one, "devices": a sum over those that tell
+"""How ranks' values become one: "largest known" of those that have one, "devices": a sum over those that report
 of a device, "slowest": that of the rank with the longest median epoch."""
 Epochs = Literal["", "all", "timed", "plain", "phased"]
 """Epochs whose mean is taken: all, those after warm-up, of these those without barriers, or those with."""
@@ -84,7 +84,7 @@ class Formula:
 class Metric(Registered):
     """A number of a trial.
 
-    A metric of a method's own is what it tells with its steps: `Metric.of_method("kept_boundary", ...)`. One
+    A metric of a method's own is reported with its steps: `Metric.of_method("kept_boundary", ...)`. One
     that follows from a trial's others has a formula: `Metric("...", formula="bytes_feature / epoch_time_s")`.
 
     Attributes:
@@ -102,7 +102,7 @@ class Metric(Registered):
         family: how the documentation names several that it explains together, `time_PHASE_s`.
         machine: it says something of the machine too, and is compared between runs on machines alike only.
         exact: the same code gives the same value, bit for bit.
-        by_epoch: the time of an epoch decides it, so that epochs tell how sure it is.
+        by_epoch: the time of an epoch decides it, so that epochs show its uncertainty.
     """
 
     kind = "metric"
@@ -125,7 +125,7 @@ class Metric(Registered):
 
     @classmethod
     def of_method(cls, name: str, doc: str, unit: str = "", **others: Any) -> Metric:
-        """Return a metric that a method tells by `name` with its steps (`Step.stats`).
+        """Return a metric that a method reports by `name` with its steps (`Step.stats`).
 
         A step's values are summed over an epoch; of the epochs after warm-up the mean of the sum over ranks
         is taken. Its column is `stat_NAME`.
@@ -135,7 +135,7 @@ class Metric(Registered):
 
     @classmethod
     def of_setup(cls, name: str, doc: str, unit: str = "", **others: Any) -> Metric:
-        """Return a metric that a method's `setup_metrics` tells by `name`: the largest of the ranks'."""
+        """Return a metric that a method's `setup_metrics` reports by `name`: the largest of the ranks'."""
         return cls(name, doc, unit, ranks="largest known", key=f"setup.{name}", **others)
 
     @property
@@ -148,7 +148,7 @@ class Metric(Registered):
 
     @property
     def difference(self) -> bool:
-        """Whether changes of it are told as differences, not as ratios."""
+        """Whether changes of it are differences, not as ratios."""
         return self.unit == "fraction" and self.better == "more"
 
     def word(self, change: float) -> str:

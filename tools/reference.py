@@ -19,8 +19,7 @@ from harness.data.catalog import DatasetInfo
 from harness.data.partition import PARTITIONERS
 from harness.data.registry import dataset_info, shipped_names
 from harness.metrics import EPOCH_METRICS, METRICS, Metric
-from harness.models.layer import MODELS
-from harness.models.spec import ModelSpec
+from harness.models.layer import MODELS, ModelSpec
 from harness.registry import Registry
 from harness.runtime.method import METHODS, Method
 from harness.runtime.minibatch import MiniBatchMethod

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from harness.check.graphs import OnDisk
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.checkpoint import CheckpointPlace
 from harness.runtime.integrity import EVALUATION
 from harness.runtime.job import Job, patient_threads

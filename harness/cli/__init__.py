@@ -85,10 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (UserError, DataUnavailable) as error:
         _end(error)
     except OSError as error:
-        told = of_system(error)
-        if told is None:
+        known = of_system(error)
+        if known is None:
             raise
-        _end(told)
+        _end(known)
     finally:
         if arguments is None:
             _pass_first_signals()
@@ -107,7 +107,7 @@ def _pass_first_signals() -> None:
 
 
 def _end(error: UserError | DataUnavailable) -> NoReturn:
-    with suppress(OSError):  # the disk that it is told to may be the one that is full
+    with suppress(OSError):  # the disk of standard error may be the full one
         for line in error.lines if isinstance(error, UserError) else [printable(str(error))]:
             print(f"error: {line}", file=sys.stderr)
     sys.exit(2)

@@ -87,7 +87,7 @@ def _all(registry: Registry[Any], plugin: list[str] | None) -> Iterator[tuple[st
         try:
             found = registry.find(name, plugins).value
             entry = name, found, found.summary(), _options(found.Options.model_fields)
-        except Exception as error:  # a package of somebody else's must not hide the others
+        except Exception as error:  # a broken package must not hide the others
             entry = name, None, " ".join(str(error).split()), []
         yield entry
 

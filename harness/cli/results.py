@@ -32,7 +32,7 @@ def report(
         list[Path] | None,
         option(
             "--baseline DIR",
-            "Stored results that are shown where they stand beside these: same data, model, training; may be repeated.",
+            "Stored results to show next to these where data, model and training are the same; may be repeated.",
         ),
     ] = None,
     suite: ClaimingSuite = None,
@@ -129,7 +129,7 @@ def check_claims(
         where = " ".join(map(str, directories))
         if suite is not None:
             raise UserError("the suite claims nothing", file=suite, fix="give it `claims:`")
-        message = "no suite with claims is kept beside these results"
+        message = "no suite with claims is kept with these results"
         raise UserError(message, file=where, fix="name the suite with --suite FILE")
     typer.echo(claims_text(judged))
     _tell_edited(directories)
@@ -202,10 +202,10 @@ def status(
         int, option("--failed N", "How many of the trials that failed to list.", min=0, show_default="20")
     ] = 20,
 ) -> None:
-    """Show how a run stands, from any machine that sees the results.
+    """Show the state of a run, from any machine that sees the results.
 
-    What runs, where and for how long; what has ended and how; what is left. The command that runs the suite need
-    not be asked: every runner shows itself beside the results.
+    Running trials with their machine and time, ended ones with their status, and how many are left. Every runner
+    writes its state next to the results, so the command that runs the suite need not be asked.
     """
     from harness.results.status import SuiteWatch, suite_directories
 

@@ -193,16 +193,16 @@ def _submit(executor: str, wanted: Submission, slurm: SlurmSettings, device: str
     from harness.results.status import SuiteWatch
 
     check_devices(wanted.suite, device)
-    tell = Quietly(typer.echo)
+    report = Quietly(typer.echo)
     with live([SuiteWatch(wanted.store.directory)]):
         if executor == "ray":
             from harness.launch.executors.ray import run as run_on_ray
 
-            return run_on_ray(wanted, Lines(), tell)
+            return run_on_ray(wanted, Lines(), report)
         from harness.launch.executors.slurm import SlurmOptions
         from harness.launch.executors.slurm import run as run_on_slurm
 
-        return run_on_slurm(wanted, SlurmOptions.parse(slurm or []), Lines(), tell)
+        return run_on_slurm(wanted, SlurmOptions.parse(slurm or []), Lines(), report)
 
 
 def _jobs_here(wanted: Submission) -> int:

@@ -20,7 +20,7 @@ BREAK = re.compile(r"(?<!\d) |(?<=\d) (?!(?:[KMGT]?i?B|ms|s|min|h|J|W|%)(?![a-z]
 
 
 def is_terminal() -> bool:
-    """Whether somebody watches standard output."""
+    """Whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
@@ -57,9 +57,9 @@ def outlive_readers() -> None:
         stream = getattr(sys, name)
         if type(stream) is io.TextIOWrapper and stream is getattr(sys, f"__{name}__"):
             stream.flush()
-            told = stream.encoding, "backslashreplace" if stream.errors == "strict" else stream.errors
+            coding = stream.encoding, "backslashreplace" if stream.errors == "strict" else stream.errors
             buffering, through = stream.line_buffering, stream.write_through
-            text = _Outliving(stream.buffer, *told, line_buffering=buffering, write_through=through)
+            text = _Outliving(stream.buffer, *coding, line_buffering=buffering, write_through=through)
             setattr(sys, name, text)
             _outliving.append(text)
 

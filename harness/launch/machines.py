@@ -135,16 +135,10 @@ class OneMachine:
 
     def warm_up(self, trials: Sequence[TrialConfig], report: Report) -> tuple[int, int]:
         """Compile what `trials` call; see `warm_up`. What goes wrong is reported and no error."""
-        ranks = OneMachine(self.timeouts, WORKER, self.warm, self.nodes)
-
-        def run(trial: TrialConfig, out: Path, inputs: InputCache) -> GroupResult:
-            placements = placements_of(range(trial.partition.parts), trial.partition.parts)
-            return ranks.start(TrialJob(trial, inputs.get(trial, lambda text: None), out, kernels=True), placements)
-
         if self.worker != WORKER:
             return 0, 0
         try:
-            return warm_up(trials, run, report)
+            return warm_up(trials, OneMachine(self.timeouts, WORKER, self.warm, self.nodes).run, report)
         except Exception as error:  # trials then compile as they go
             report(f"kernels are not compiled ahead: {explain(error)[1]}")
             return 0, len(trials)
@@ -247,11 +241,7 @@ def explain(error: Exception) -> tuple[Status, str]:
     return "error", f"{type(error).__name__} in the runner: {' '.join(str(error).split())}"
 
 
-Run = Callable[[TrialConfig, Path, InputCache], GroupResult]
-"""Runs a trial whose ranks write to an empty directory."""
-
-
-def warm_up(trials: Sequence[TrialConfig], run: Run, report: Report) -> tuple[int, int]:
+def warm_up(trials: Sequence[TrialConfig], run: Callable[[TrialJob], GroupResult], report: Report) -> tuple[int, int]:
     """Have the kernels of `trials` compiled that this machine has not compiled yet.
 
     No list says which kernels a trial calls: that is found out by running it, on a graph of NODES nodes, EPOCHS epochs.
@@ -295,11 +285,13 @@ def warm_up(trials: Sequence[TrialConfig], run: Run, report: Report) -> tuple[in
         return len(missing), failed
 
 
-def _called(trial: TrialConfig, run: Run, inputs: InputCache) -> tuple[str | None, Versions]:
+def _called(
+    trial: TrialConfig, run: Callable[[TrialJob], GroupResult], inputs: InputCache
+) -> tuple[str | None, Versions]:
     """Run a trial; return why it failed, or None, and the kernels that it called."""
     try:
         with scratch() as folder:
-            why = run(trial, folder, inputs).reason
+            why = run(TrialJob(trial, inputs.get(trial, lambda text: None), folder, kernels=True)).reason
             return why, _union([_read(path) or {} for path in folder.glob("kernels*.json")])
     except Exception as error:  # the trial may run all the same
         return str(error), {}

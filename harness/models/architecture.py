@@ -9,8 +9,7 @@ from typing import TypeVar
 from harness.deferred import torch
 from harness.errors import UserError
 from harness.graph.block import Propagation
-from harness.models.layer import MODELS, BlockSize, GraphLayer, LayerCase, LayerValues
-from harness.models.spec import ModelSpec, Products
+from harness.models.layer import MODELS, BlockSize, GraphLayer, LayerCase, LayerValues, ModelSpec, Products
 from harness.spec import PluginSource
 
 T = TypeVar("T")

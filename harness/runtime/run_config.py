@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from harness.models.spec import ModelSpec, Products
+from harness.models.layer import ModelSpec, Products
 from harness.spec import PluginSource, Presets, Spec, of_presets, with_options
 
 Timing = Literal["plain", "breakdown", "wall", "off"]

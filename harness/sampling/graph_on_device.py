@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.block import Block, OwnRows
-from harness.graph.csr import CSR, Topology
-from harness.graph.on_device import pointers, row_of_entries
+from harness.graph.csr import CSR, Topology, pointers, row_of_entries
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.block import OwnRows
-from harness.graph.csr import Ints
+from harness.graph.csr import Ints, pointers, sums_by_group, sums_of_rows
 from harness.graph.devices import upload
-from harness.graph.on_device import pointers, sums_by_group, sums_of_rows
-from harness.graph.random_on_device import node_uniforms
+from harness.graph.kernels import node_uniforms
 from harness.sampling.graph_on_device import GraphOnDevice, LayerOnDevice
 from harness.sampling.neighbours_on_device import number_nodes
 

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from harness.deferred import torch
-from harness.graph.csr import Ints
+from harness.graph.csr import Ints, pointers, row_of_entries
 from harness.graph.devices import upload
-from harness.graph.kernels import batch_seed
-from harness.graph.on_device import pointers, row_of_entries
-from harness.graph.random_on_device import below_on_device, stream_bits
+from harness.graph.kernels import batch_seed, below_on_device, stream_bits
 from harness.sampling.graph_on_device import GraphOnDevice, LayerOnDevice
 from harness.sampling.sample import Sample
 

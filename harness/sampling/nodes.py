@@ -10,8 +10,7 @@ from harness.deferred import numba, torch
 from harness.deferred import numpy as np
 from harness.graph.block import Propagation
 from harness.graph.csr import Floats, Ints, Topology
-from harness.graph.kernels import next_u64, stream, uniform
-from harness.graph.random_on_device import stream_bits, uniform_on_device
+from harness.graph.kernels import next_u64, stream, stream_bits, uniform, uniform_on_device
 from harness.sampling.graph_on_device import GraphOnDevice
 from harness.sampling.layerwise import AlphaRule, Scaled, inclusion
 from harness.sampling.sample import Tables

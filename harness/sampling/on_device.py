@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from harness.deferred import torch
 from harness.graph.csr import Ints
+from harness.graph.csr import pointers as pointers_of
 from harness.graph.devices import upload
-from harness.graph.on_device import pointers as pointers_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from harness.deferred import torch
-from harness.graph.csr import Ints
+from harness.graph.csr import Ints, pointers, sums_of_rows
 from harness.graph.devices import upload
-from harness.graph.on_device import pointers, sums_of_rows
 from harness.sampling.graph_on_device import GraphOnDevice, LayerOnDevice
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.errors import UserError, folded, nearest
 from harness.metrics import Formula, find_metric
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 from harness.spec import RENAMED
 from harness.suite import document
@@ -18,7 +18,7 @@ from harness.suite.schema import Suite, TrialConfig
 from harness.suite.sections import Claim, Selector
 
 KEYS = ("dataset", "model", "method", "parts", "partitioner", "network", "seed", "repeat", "id")
-NAMES = ("dataset", "model", "method", "partitioner")  # in them case, `-` and `_` tell no two apart
+NAMES = ("dataset", "model", "method", "partitioner")  # case, `-` and `_` make no difference in them
 
 
 def chosen(trials: Sequence[TrialConfig], expr: str, options: Collection[str] = ()) -> list[TrialConfig]:

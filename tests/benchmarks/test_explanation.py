@@ -20,7 +20,7 @@ from harness.data.graph import GraphData
 from harness.graph.block import Block
 from harness.graph.csr import CSR, Topology
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.sampling.neighbours import draw_neighbours
 from harness.sampling.sample import Tables
 

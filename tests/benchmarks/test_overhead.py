@@ -15,7 +15,7 @@ from benchmarks import pair
 from harness.check.graphs import OnDisk
 from harness.check.training import Case
 from harness.data.partition.cached import ensure_partitioned
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.clock import Clock
 from harness.runtime.counters import PROC, Reasons
 from harness.runtime.meters import INTERVAL_S, Meters, SamplingThread

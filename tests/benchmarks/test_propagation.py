@@ -24,8 +24,8 @@ from harness.graph.block import MEAN, Block
 from harness.graph.csr import CSR, Topology
 from harness.graph.spmm import SLAB, NumbaEngine
 from harness.models.functional import RecurringRows
-from harness.models.sage import SageLayer
-from harness.models.spec import Products
+from harness.models.layer import Products
+from harness.models.shipped_layers import SageLayer
 from harness.sampling.nodes import ImportanceSubgraphs
 from harness.sampling.sample import Tables
 from harness.sampling.subgraphs import ClippedNodes, induced

@@ -14,7 +14,7 @@ import pytest
 from launch.tiny import write_ring, write_suite
 
 from harness.cli import main
-from harness.launch import machines as machines_module
+from harness.launch import machines
 from harness.launch.hardware import Capacity
 from harness.suite.expand import expand
 from harness.suite.schema import TrialConfig
@@ -32,9 +32,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     monkeypatch.setenv("COLUMNS", "200")
-    real = machines_module.run_group
+    real = machines.run_group
     monkeypatch.setattr(
-        machines_module, "run_group", lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"})
+        machines, "run_group", lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"})
     )
     return tmp_path
 
@@ -216,7 +216,7 @@ def test_ctrl_c(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(machines_module, "run_group", interrupt)
+    monkeypatch.setattr(machines, "run_group", interrupt)
     code, _, err = harness(capsys, "run", "tiny.yaml")
     assert code == 130
     assert err == "interrupted: finished trials are kept; the same command goes on with the rest\n"

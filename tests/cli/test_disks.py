@@ -17,7 +17,7 @@ from support.tiers import tiered
 
 from harness import errors
 from harness.cli import main
-from harness.launch import machines as machines_module
+from harness.launch import machines
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.timeout(120)
@@ -31,9 +31,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
-    real = machines_module.run_group
+    real = machines.run_group
     monkeypatch.setattr(
-        machines_module, "run_group", lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"})
+        machines, "run_group", lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"})
     )
     return tmp_path
 
@@ -86,7 +86,7 @@ def test_a_disk_that_is_full_under_the_cache(
     fill(small_disk)
     said = one_line(capsys, "partition", "ring", "--parts", "2", "--method", "chunk")
     assert said.startswith(f"error: {small_disk}/")
-    assert "No space left on device (make room there, or name another place)" in said
+    assert "No space left on device (make room there, or name another directory)" in said
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_a_report_on_a_full_disk(home: Path, small_disk: Path, capsys: pytest.Ca
     capsys.readouterr()
     fill(small_disk)
     said = one_line(capsys, "report", "results", "--out", str(small_disk / "out"))
-    assert "No space left on device (make room there, or name another place)" in said
+    assert "No space left on device (make room there, or name another directory)" in said
 
 
 def test_files_that_may_not_grow(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,7 +140,7 @@ def test_file_systems_without_locks_are_used_as_they_are(
 
 def test_what_the_system_says() -> None:
     told = errors.of_system(OSError(errno.ENOSPC, "No space left on device", "/x/y"))
-    assert str(told) == "/x/y: No space left on device (make room there, or name another place)"
+    assert str(told) == "/x/y: No space left on device (make room there, or name another directory)"
     told = errors.of_system(OSError("Error writing: No space left on device"))  # as pyarrow raises it
     assert told is not None
     assert errors.of_system(FileNotFoundError(errno.ENOENT, "No such file", "/x")) is None  # ours: with a traceback

@@ -53,7 +53,7 @@ def test_published_sets_say_all_of_themselves(name: str, mine: Path) -> None:
     assert "," in info.source
     assert "\n" not in info.summary
     entry = published()[name]
-    assert bool(entry.urls) != bool(entry.manual)
+    assert bool(entry.urls) != bool(entry.page)
     with pytest.raises(DataUnavailable):
         prepare(spec(name), data_dir=mine)
 

@@ -283,7 +283,7 @@ def test_interrupt_keeps_what_is_finished(bench: Bench) -> None:
 
 def test_kernels_of_all_trials_are_compiled_once_before_the_first(bench: Bench) -> None:
     asked: list[str] = []
-    bench.patch.setattr(OneMachine, "compile", lambda self, trials, tell: asked.append(f"compile {len(trials)}"))
+    bench.patch.setattr(OneMachine, "warm_up", lambda self, trials, report: asked.append(f"compile {len(trials)}"))
     bench.patch.setattr(OneMachine, "expect", lambda self, trial: asked.append(trial.id))
     code, _ = bench.run(only=3)
     assert code == 0

@@ -17,7 +17,7 @@ from support.tiers import Batches, tiered
 
 from harness.check.graphs import TinyGraphs
 from harness.check.training import Case, RankError, RankOutcome, rank_group, run_ranks
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.integrity import LOOKED_AT
 from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.run_config import TrainSpec
@@ -95,8 +95,8 @@ COUNTS = ("copy to the host", "harness/runtime/comm.py:exchange_counts")  # how 
 TRANSFER = ("synchronize a stream", "harness/runtime/batches.py:do")  # in a thread of its own, beside the training
 LABELLED = ("nonzero", "harness/runtime/minibatch.py:_loss")  # how many rows of a subgraph the loss reads
 ASKED = ("copy to the host", "harness/runtime/step.py:ask")  # how many rows are moved
-INDUCED = ("nonzero", "harness/graph/on_device.py:induce_columns")  # how many edges there are
 PLACED = ("copy to the host", "harness/runtime/features.py:of")  # how many rows each rank is asked for
+INDUCED = ("nonzero", "harness/graph/csr.py:induce_columns_on_device")  # how many edges there are
 SAMPLED = {  # how many edges and nodes of a layer there are, and rows of each rank
     ("_local_scalar_dense", "harness/sampling/neighbours_on_device.py:draw_uniform_on_device"),
     ("nonzero", "harness/sampling/neighbours_on_device.py:number_nodes"),

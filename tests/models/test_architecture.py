@@ -10,8 +10,7 @@ import torch
 
 from harness.models.architecture import Architecture, evaluation_values, training_values
 from harness.models.gnn import GNN
-from harness.models.layer import MODELS, BlockSize
-from harness.models.spec import ModelSpec
+from harness.models.layer import MODELS, BlockSize, ModelSpec
 from harness.registry import sha256_of
 from harness.spec import PluginSource
 

@@ -13,7 +13,7 @@ from support.tiers import tiered
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, run_ranks
 from harness.graph.csr import CSR
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import IN_CHUNKS
 from harness.runtime.evaluation import bounds, tiles
 from harness.runtime.run_config import TrainSpec

@@ -20,7 +20,7 @@ import torch
 from harness.check.graphs import TinyGraphs
 from harness.check.training import Case, RankOutcome, outcome, run_ranks
 from harness.deferred import dist
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.batches import Background
 from harness.runtime.clock import Clock
 from harness.runtime.comm import CollectiveOrder, Communicator, OrderedWork, Traffic

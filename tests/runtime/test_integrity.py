@@ -21,7 +21,7 @@ from support.training import own_cores, run_all_to_the_end, run_to_the_end
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, rank_group, run_ranks, train
 from harness.graph.partition import HIDDEN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime import rank
 from harness.runtime.audit import CpuAccount
 from harness.runtime.run_config import TrainSpec

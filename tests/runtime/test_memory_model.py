@@ -17,7 +17,7 @@ from harness.data.registry import generators
 from harness.errors import UserError
 from harness.launch.process import DEFAULTS
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import IN_CHUNKS, MemoryCase, PartSize
 from harness.runtime.counters import OUTSIDE_BYTES, THRESHOLD
 from harness.runtime.method import METHODS

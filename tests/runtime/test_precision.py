@@ -16,7 +16,7 @@ from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.errors import UserError
 from harness.models.functional import ROUNDED_ROWS, Linear
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.run_config import TrainSpec

@@ -14,7 +14,7 @@ from support.draws import inclusion as by_search
 from harness.check.graphs import random_graph
 from harness.graph.block import MEAN, SYMMETRIC, Propagation
 from harness.graph.csr import Topology
-from harness.graph.random_on_device import node_uniforms, uniform_on_device
+from harness.graph.kernels import node_uniforms, uniform_on_device
 from harness.sampling.graph_on_device import LayerOnDevice
 from harness.sampling.layer_kernels import node_uniform
 from harness.sampling.layerwise import LayerBatch, Layers, LayerSampler, Scaled, inclusion

@@ -10,8 +10,7 @@ import torch
 from scipy import stats
 from support.draws import DrawCase
 
-from harness.graph.kernels import below, next_u64, stream
-from harness.graph.random_on_device import below_on_device, stream_bits
+from harness.graph.kernels import below, below_on_device, next_u64, stream, stream_bits
 from harness.sampling.graph_on_device import GraphOnDevice, LayerOnDevice
 from harness.sampling.neighbours import draw_neighbours as draw_on_host
 from harness.sampling.neighbours import sample_layers

@@ -224,7 +224,7 @@ def as_labels(values: Array, file: Path, classes: int | None = None) -> tuple[Ar
 def csr(
     edges: EdgeChunks, nodes: int, file: Path, expected: str = "an edge list", *, symmetrise: bool = True
 ) -> tuple[Array, Array]:
-    """Run `csr_from_edges` over the edges of `file`, its ValueError told as a DataError."""
+    """Run `csr_from_edges` over the edges of `file`, its ValueError as a DataError."""
     with reading(file, expected):
         return csr_from_edges(edges, nodes, symmetrise=symmetrise)
 

@@ -35,7 +35,7 @@ class NewMethod(FullGraphMethod[NewMethodOptions]):
         """Yield one step for each update of the weights; every rank must yield equally many."""
         worker, partition = self.worker, self.worker.partition
         # The method is here: which boundary nodes are read, and what their edges count. Random numbers come
-        # from worker.rng, bytes go through worker.comm: both are then told and repeatable.
+        # from worker.rng, bytes go through worker.comm: both are then counted and repeatable.
         kept = np.flatnonzero(worker.rng.random(partition.num_boundary) < self.options.rate)
         scale = worker.features.inner.new_full((kept.size,), 1 / self.options.rate)
         yield Step(

@@ -13,7 +13,7 @@ from harness_methods.dgs.guided_sampling import ExplanationGraph, star
 from harness_methods.dgs.masks import MaskOptions, Masks
 
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.clock import Clock
 
 NODES, WIDTH, REMOTE = 7, 3, np.array([1, 4])

@@ -13,7 +13,7 @@ from harness_methods.dgs.guided_sampling import GuidedSampler
 from support.draws import DrawCase
 from support.draws import inclusion as by_search
 
-from harness.graph.on_device import pointers, row_of_entries, running_sums
+from harness.graph.csr import pointers, row_of_entries, running_sums
 from harness.sampling.graph_on_device import GraphOnDevice
 from harness.sampling.layerwise import inclusion
 
