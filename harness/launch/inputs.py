@@ -241,6 +241,7 @@ def prepare_apart(
         job.write_text(json.dumps([trial.model_dump(mode="json"), partitioned, *places]))
         ranks = placements_of(range(1), 1)
         worker = "harness.launch.inputs"
+        # Cold: a fork server has the threads of ranks, and its pages would count for what is killed.
         group = run_group(job, ranks, threads=cores(), timeout_s=math.inf, on_progress=note, worker=worker)
     if group.status == "ok":
         return

@@ -83,7 +83,7 @@ class TrialJob:
             "out": str(self.out),
             "threads": threads,
             "cores": cores,
-            "attempt": uuid.uuid4().hex,
+            "attempt": uuid.uuid4().hex,  # integrity checks draw from it what no method can predict
             "collective_timeout_s": collective_s,
         }
         for key, value in (("rendezvous", self.rendezvous), ("checkpoints", self.checkpoints)):
