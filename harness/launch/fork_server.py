@@ -23,7 +23,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -143,7 +143,9 @@ class ForkServer:
         return pid
 
     def _answer(self) -> dict[str, Any]:
-        said = self._channel.recv(_MESSAGE_BYTES)
+        said = b""
+        with suppress(ConnectionResetError):  # it ended before it read what it was sent
+            said = self._channel.recv(_MESSAGE_BYTES)
         if not said:
             raise NoWarmStart(f"the process that forks ranks ended with code {self._process.wait()}")
         answer: dict[str, Any] = json.loads(said)
