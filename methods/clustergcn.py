@@ -8,23 +8,31 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness import (
-    Bytes,
-    BytesCase,
+from harness import Bytes, BytesCase, MiniBatchMethod, Sample, Sampler, Source, UserError, Worker
+from harness import numpy as np
+from harness.plugin import (
+    Batch,
+    Block,
+    Communicator,
+    FeatureStore,
+    GraphOnDevice,
+    HostStore,
     LayerSample,
     MemoryCase,
-    MiniBatchMethod,
     MiniBatchOptions,
-    Sample,
-    Sampler,
-    Source,
-    UserError,
-    Worker,
+    Plan,
+    Tables,
+    Topology,
+    View,
+    clusters,
+    common_order,
+    fresh,
+    induce,
+    induce_on_device,
+    induced,
+    make_batches,
+    upload,
 )
-from harness import numpy as np
-from harness.graph import Block, Topology, View, upload
-from harness.runtime import Batch, Communicator, FeatureStore, HostStore, Plan, common_order, fresh, make_batches
-from harness.sampling import GraphOnDevice, Tables, clusters, induce, induce_on_device, induced
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -213,12 +221,12 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
         local, train = options.scope == "local", case.train
         count = options.clusters_of(case.parts) if local else options.clusters
         graph = replace(case, nodes=train.inner, edges=train.edges - train.cut) if local else case
-        share = min(1.0, options.per_batch / count * (1 if case.least else IMBALANCE))
+        share = min(1.0, options.per_batch / count * IMBALANCE)
         blocks = graph.subgraph_blocks(math.floor(share * graph.nodes))
         # Scope local keeps besides which nodes of the graph it learns from, a byte each.
         held = 8 * graph.nodes + (case.nodes if local else 0)
         components = case.mini_batch(blocks, options) | {"clusters": 0 if case.cuda else held}
-        read = 0 if case.least else min(case.edges, math.floor(share * case.edges))
+        read = min(case.edges, math.floor(share * case.edges))
         return components | (case.drawn_on_device(read, options) if options.of_whole_graph else {})
 
 

@@ -11,8 +11,6 @@ from pydantic import Field, model_validator
 from harness import (
     Bytes,
     BytesCase,
-    LayerSample,
-    MemoryCase,
     Metric,
     MiniBatchMethod,
     NodeBatchOptions,
@@ -21,17 +19,32 @@ from harness import (
     Source,
     Step,
     Worker,
-    batch_seed,
-    draw_neighbours,
     numba,
-    per_layer,
     torch,
 )
 from harness import numpy as np
-from harness.graph import Topology, View, pointers, row_of_entries, upload
-from harness.models import BlockSize
-from harness.runtime import FeatureStore, Loaded, RowStore
-from harness.sampling import GraphOnDevice, LayerOnDevice, Tables, draw_on_device, draw_uniform_on_device, number_nodes
+from harness.plugin import (
+    BlockSize,
+    FeatureStore,
+    GraphOnDevice,
+    LayerOnDevice,
+    LayerSample,
+    Loaded,
+    MemoryCase,
+    RowStore,
+    Tables,
+    Topology,
+    View,
+    batch_seed,
+    draw_neighbours,
+    draw_on_device,
+    draw_uniform_on_device,
+    number_nodes,
+    per_layer,
+    pointers,
+    row_of_entries,
+    upload,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -310,6 +323,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
 
     name = "vrgcn"
     colour = "#490092"
+    on_device = True
     Options = VRGCNOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "fanouts": [1, 2, 4]}
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
@@ -345,11 +359,6 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         fanouts, attends = _fanouts(self.options, source.depth), self.worker.model.attends
         on_host = source.device.type == "cpu"
         return (HistorySampler if on_host else HistorySamplerOnDevice)(source, fanouts, attends)
-
-    @classmethod
-    def device_draws(cls, options: VRGCNOptions) -> bool:
-        """See `MiniBatchMethod`."""
-        return True
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step for each batch; behind it the histories are written."""
@@ -404,7 +413,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
     def memory(cls, options: VRGCNOptions, case: MemoryCase) -> dict[str, int]:
         """Return the components of the largest batch (see `MemoryCase.largest_blocks`), and the histories.
 
-        At most those of all neighbours are read in each layer; at least none. A GPU has the graph, too.
+        At most those of all neighbours are read in each layer. A GPU has the graph, too.
         """
         model, fanouts = case.model, _fanouts(options, case.model.depth)
         rows = case.batch_rows(options.batch_size)
@@ -412,10 +421,9 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         rows = blocks[0].src if blocks else rows
         first = case.largest_blocks(rows, [-1], each=True) if model.attends else [BlockSize(rows, rows, 0)]
         remembered = _remembered(options, model.depth)
-        if not case.least:
-            for i in remembered:
-                block, read = blocks[i - 1], case.edges_of(blocks[i - 1].dst)
-                blocks[i - 1] = BlockSize(block.dst, block.src + min(case.nodes, read), block.edges + read)
+        for i in remembered:
+            block, read = blocks[i - 1], case.edges_of(blocks[i - 1].dst)
+            blocks[i - 1] = BlockSize(block.dst, block.src + min(case.nodes, read), block.edges + read)
         components = case.mini_batch(first + blocks, options)
         width = model.widths[0][0]
         if not model.attends:
@@ -423,7 +431,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
             components["aggregated features"] = case.itemsize * width * (case.train.inner * (1 + own) + rows * own)
         # Fresh and historical rows are there twice: as they came, and one behind the other.
         values = sum((case.train.inner + blocks[i - 1].src) * model.widths[i][0] for i in remembered)
-        components |= case.drawn_on_device(0 if case.least else case.edges, options, entry=80)
+        components |= case.drawn_on_device(case.edges, options, entry=80)
         return components | {"histories": case.itemsize * values}
 
 

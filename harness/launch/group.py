@@ -32,7 +32,7 @@ from harness.launch.process import (
     what_is_odd,
 )
 from harness.results.record import Status
-from harness.runtime.job import STACKS, Place, read_moves
+from harness.runtime.job import STACKS, Position, read_beacon
 
 GRACE_S = 5.0  # after one rank has failed, because the others may be about to say why
 TERM_S = 2.0  # between SIGTERM and SIGKILL
@@ -217,7 +217,7 @@ class _Group:
     failed_elsewhere: Callable[[], bool]
     processes: list[RankProcess] = field(default_factory=list)
     last: dict[str, Any] = field(default_factory=dict)
-    _beacons: dict[int, tuple[Place, float]] = field(default_factory=dict)
+    _beacons: dict[int, tuple[Position, float]] = field(default_factory=dict)
     _next_look: float = 0.0
 
     def __post_init__(self) -> None:
@@ -278,7 +278,7 @@ class _Group:
             return False
         self._next_look = now + LOOK_S
         for process in self.processes:
-            place = read_moves(self.out, process.rank)
+            place = read_beacon(self.out, process.rank)
             if place is not None and (process.rank not in self._beacons or self._beacons[process.rank][0] != place):
                 self._beacons[process.rank] = place, now
         running = [process for process in self.processes if process.code is None]

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, Stric
 
 from harness.launch.namespaces import inside
 from harness.results.leases import start_time
-from harness.runtime.meters import THRESHOLD
+from harness.runtime.counters import THRESHOLD
 
 if TYPE_CHECKING:
     from harness.launch.fork_server import ForkServer

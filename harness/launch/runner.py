@@ -278,7 +278,7 @@ def run_suite(
     """
     from harness.results.environment import collect
 
-    on = machine or OneMachine(suite.timeouts, options.worker, options.warm)
+    on = machine or OneMachine(suite.timeouts, options.worker, options.warm, audit=options.audit)
     check_device(trials, on.nodes)
     with store.runner() as me:
         leases, shown = store.leases(), _SharedProgress(progress, me)

@@ -44,7 +44,7 @@ class RunOptions:
     where data is looked up and kept (None: the environment's); `warm`: ranks are forked by a process that has
     imported what they need, where that is possible; `worker`: the module every rank runs; `jobs`, `together`: see
     `Slots`; `request`: the name of one that this runner works on with others (None: its own); `wait`: for trials
-    that others run, too.
+    that others run, too; `audit`: see `harness.runtime.job.Job`.
     """
 
     retry: frozenset[str] = frozenset()
@@ -57,6 +57,7 @@ class RunOptions:
     together: bool = False
     request: str | None = None
     wait: bool = True
+    audit: bool = False
 
 
 def is_done(status: str | None, options: RunOptions) -> bool:

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from harness.graph.block import Block, own_rows
 from harness.models.architecture import Architecture
 from harness.models.functional import KnownRows, Linear, dropout, layer_norm, relu_dropout
-from harness.models.layer import MODELS, GraphLayer
-from harness.models.spec import ModelSpec, Products
+from harness.models.layer import MODELS, GraphLayer, ModelSpec, Products
 from harness.spec import PluginSource
 
 Exchange = Callable[[Tensor, int], Tensor]

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from harness.data.prepared import hash_file, sync
 from harness.errors import UserError
 from harness.files import open_regular, size_text, write_whole
-from harness.results.environment import measurements, note
+from harness.results.environment import at_middle, measurements, note
 from harness.results.leases import LEASES, RUNNERS, Lease, Leases, Runner, Runners, named
 from harness.results.record import EPOCHS_FILE, RECORD_FILE, Record, read_kept, read_record
 from harness.suite.schema import PLAIN_NAME, Suite, TrialConfig
@@ -345,13 +345,23 @@ def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:
         return column.map(lambda value: value if value is None else str(value))
 
 
-def record_places(path: Path) -> list[Path]:
-    """Return the directories of the records under a results directory, a suite's or a trial's.
+def read_records(path: Path, *, required: bool = False) -> dict[Path, Record]:
+    """Read the records under a results directory, a suite's or a trial's, by the trials' directories.
 
-    UserError if it does not exist.
+    Each has the reference workload's time nearest to its trial. `required`: there has to be one. UserError if the
+    directory does not exist, or a record is damaged.
     """
+    found = {place: read_at(place) for place in record_places(path)}
+    if required and not found:
+        raise UserError("holds no finished trial", file=path, fix="run `harness run SUITE` first")
+    known = {suite: measurements(suite) for suite in {place.parent for place in found}}
+    return {place: at_middle(record, known[place.parent]) for place, record in found.items()}
+
+
+def record_places(path: Path) -> list[Path]:
+    """Return the directories of the records under a results directory, a suite's or a trial's."""
     if not path.is_dir():
-        raise UserError("no such directory of results", file=path)
+        raise UserError("no such directory of results", file=path, fix="run `harness run SUITE` first")
     if (path / "record.json").is_file():
         return [path]
     if records := records_under(path):

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.deferred import torch
 from harness.graph.devices import kind_of
-from harness.metrics import PHASES, Phase
+from harness.metrics import HOST_PHASES, PHASES, Phase
 
 
 @dataclass
@@ -26,8 +26,8 @@ class EpochTime:
         cpu: the same by the phase the trainer was in.
         host: wall time of the host by the phase it was in; on a CPU that of `phases`. On a GPU the host runs ahead of
             the device, and what it does itself, such as sampling, shows here alone.
-        busy_s: time in which exchanges were under way; with transfers beside the trainer more, or less, than
-            the phase `comm`, in which the trainer stood still for them.
+        busy_s: time in which exchanges were under way; with transfers in the background more, or less, than
+            the phase `comm`, in which the trainer waited for them.
         barriers: barriers waited at; their time is the phase `wait`.
     """
 
@@ -38,6 +38,16 @@ class EpochTime:
     host: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     busy_s: float = 0.0
     barriers: int = 0
+
+    def columns(self, *, detailed: bool) -> dict[str, Any]:
+        """Return the record's columns of an epoch; None, not 0, where phases were not timed."""
+        metrics: dict[str, Any] = {f"time_{phase}_s": seconds for phase, seconds in self.phases.items()}
+        metrics |= {f"cpu_{phase}_s": seconds for phase, seconds in self.cpu.items()}
+        metrics |= {f"host_{phase}_s": self.host[phase] for phase in HOST_PHASES}
+        metrics |= {"comm_busy_s": self.busy_s, "comm_exposed_s": self.phases["comm"]}
+        if not detailed:
+            metrics = dict.fromkeys(metrics)
+        return metrics | {"cpu_s": self.cpu_s, "barriers": self.barriers}
 
 
 class Spans:
@@ -117,7 +127,7 @@ class Clock:
 
     Attributes:
         aligned: whether ranks are to meet at a barrier before they communicate.
-        beside: what was done beside the trainer: its wall time and its thread's CPU time, by name.
+        background: wall time and CPU time of works in other threads than the trainer's, by name.
     """
 
     def __init__(self, device: torch.device, *, detailed: bool = True, events: Events | None = None) -> None:
@@ -130,7 +140,7 @@ class Clock:
         self._stands: list[tuple[Any, Any]] = []
         self._background_s, self._lock = 0.0, threading.Lock()
         self._barriers, self.aligned = 0, False
-        self.beside: dict[str, list[float]] = {}
+        self.background: dict[str, list[float]] = {}
 
     @property
     def current(self) -> str:
@@ -142,7 +152,7 @@ class Clock:
     def epoch(self, *, aligned: bool = False) -> Iterator[EpochTime]:
         """Time one epoch; the yielded record is filled in when the context ends.
 
-        `aligned`: the Communicator puts a barrier before each exchange, to tell waiting from transfer.
+        `aligned`: the Communicator puts a barrier before each exchange, to separate waiting from transfer.
         """
         record = EpochTime()
         self._barriers, self.aligned = 0, aligned
@@ -181,28 +191,28 @@ class Clock:
 
     @contextmanager
     def working(self, name: str) -> Iterator[None]:
-        """Count what is enclosed as `beside` the trainer; in any thread but the trainer's."""
+        """Count what is enclosed as `background`; in any thread but the trainer's."""
         start, cpu = time.perf_counter(), time.thread_time()
         try:
             yield
         finally:
             wall, cpu = time.perf_counter() - start, time.thread_time() - cpu
             with self._lock:
-                before = self.beside.get(name, [0.0, 0.0])
-                self.beside[name] = [before[0] + wall, before[1] + cpu]
+                before = self.background.get(name, [0.0, 0.0])
+                self.background[name] = [before[0] + wall, before[1] + cpu]
 
     def met(self) -> None:
         """Count a barrier."""
         self._barriers += 1
 
     def transferred(self, seconds: float) -> None:
-        """Add a transfer that went on beside the trainer; any thread may call."""
+        """Add the seconds of a transfer in the background; any thread may call."""
         with self._lock:
             self._background_s += seconds
 
     @contextmanager
-    def standing_still(self) -> Iterator[None]:
-        """Tell of what part of the phase `comm` the trainer waited for transfers that `transferred` counts."""
+    def waiting(self) -> Iterator[None]:
+        """Note the part of the phase `comm` in which the trainer waits for transfers that `transferred` counts."""
         if not self._open:
             yield
             return

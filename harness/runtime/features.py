@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from harness.deferred import numpy as np
 from harness.deferred import torch
@@ -12,6 +12,7 @@ from harness.graph.devices import kind_of, upload
 from harness.metrics import Purpose
 from harness.runtime.comm import Communicator, Direction
 from harness.runtime.row_plan import RowPlan, RowPlanOnDevice, fresh, take, write
+from harness.runtime.run_config import CachePolicy
 from harness.sampling.sample import Tables
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class RowStore:
             ids: int64, nodes in any order, which may repeat; distinct if they are on a device.
             columns: int64 on the host, the same distinct ones on all ranks: the only columns of remote rows that
                 travel, the others are 0. None: all.
-            comm: an aside communicator, for work beside the trainer; None: the store's own.
+            comm: an aside communicator, for work during the training; None: the store's own.
 
         Traffic: 8 bytes a peer and 4 for each different remote node (control), and its row, or the columns
         of it, as the store's purpose.
@@ -84,33 +85,34 @@ class RowStore:
         """
         comm = comm or self.comm
         with comm.clock.phase("fetch"):
-            plan = self._plan_of(ids)
+            plan = self._plan(ids, self._slot if isinstance(ids, np.ndarray) else self.placed[2])
             asked, cached = len(plan.asked), len(plan.cached)
             metrics = {"input_nodes": len(ids), "remote_nodes": asked + cached, "cached_nodes": cached}
-            return self._collect(plan, columns, comm), metrics
-
-    def _collect(self, plan: Plan, columns: Tensor | None, comm: Communicator) -> Tensor:
-        result = fresh(self.inner, len(plan.own), *self.inner.shape[1:])
-        plan.copy_own(self.inner, result)
-        if comm.world == 1:
-            return result
-        landing = plan.landing(result) if columns is None else None
-        received = self._fetch(plan, columns, comm, landing)
-        columns = None if columns is None else upload(columns, result.device)
-        if landing is None:
-            plan.spread(received, result, columns)
-        plan.copy_cached(self._cached, result, columns)
-        plan.copy_repeated(result)
-        return result
+            result = fresh(self.inner, len(plan.own), *self.inner.shape[1:])
+            plan.copy_own(self.inner, result)
+            if comm.world == 1:
+                return result, metrics
+            # Asked rows are received where they are to be, if they lie together there.
+            landing = plan.landing(result) if columns is None else None
+            wanted, places = self._ask(plan, comm)
+            columns = None if columns is None else upload(columns, result.device)
+            rows = take(self.inner, places, columns)
+            received = fresh(rows, asked, *rows.shape[1:]) if landing is None else landing
+            self._move(rows, wanted, plan.counts, comm, received)
+            if landing is None:
+                plan.spread(received, result, columns)
+            plan.copy_cached(self._cached, result, columns)
+            plan.copy_repeated(result)
+            return result, metrics
 
     def put(self, ids: Places, rows: Tensor, comm: Communicator | None = None) -> None:
         """Write `rows` [len(ids), ...] to the owners of the nodes `ids`; every rank must call, if with none.
 
-        Where several ranks write to a node, the row of the highest rank stays. Caches are not told.
+        Where several ranks write to a node, the row of the highest rank stays. Caches stay as they are.
 
         Args:
             ids: int64, distinct nodes, on the host or the device.
-            rows: what is written; gradients are not followed.
+            rows: the rows to write; gradients are not followed.
             comm: as for `gather`.
 
         Raises:
@@ -120,56 +122,40 @@ class RowStore:
         """
         comm, rows = comm or self.comm, rows.detach()
         with comm.clock.phase("fetch"):
-            own = self._kept(ids, rows, comm.rank)
-            written = self._send(ids, rows, comm) if comm.world > 1 else [own]
-            written[comm.rank] = own
+            if isinstance(ids, np.ndarray):
+                at: Places = np.flatnonzero(self.owner[ids] == comm.rank)
+                own = upload(self.row[ids[at]], rows.device)
+            else:
+                at = (self.placed[0][ids] == comm.rank).nonzero().squeeze(1)
+                own = self.placed[1][ids[at]]
+            kept = rows if len(at) == len(ids) else rows.index_select(0, upload(at, rows.device))
+            written = self._send(ids, rows, comm) if comm.world > 1 else [(own, kept)]
+            written[comm.rank] = own, kept
             for places, values in written:  # rank by rank: within one call the order would be open
                 self.inner.index_copy_(0, places.long(), values)
 
-    def _kept(self, ids: Places, rows: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-        """Return where this rank writes what is put to nodes of its own, and these rows."""
-        if isinstance(ids, np.ndarray):
-            at: Places = np.flatnonzero(self.owner[ids] == rank)
-            places = upload(self.row[ids[at]], rows.device)
-        else:
-            at = (self.placed[0][ids] == rank).nonzero().squeeze(1)
-            places = self.placed[1][ids[at]]
-        return places, rows if len(at) == len(ids) else rows.index_select(0, upload(at, rows.device))
-
     def _send(self, ids: Places, rows: Tensor, comm: Communicator) -> list[tuple[Tensor, Tensor]]:
         """Send what is put to remote nodes; return the rows that each rank writes here, and their values."""
-        plan: Plan
-        if isinstance(ids, np.ndarray):
-            plan = self._plan(ids, np.empty(0, np.int32))
-            if plan.again.size:
-                raise ValueError("a node is put twice")
-        else:
-            plan = RowPlanOnDevice.of(ids, *self.placed[:2], None, rank=comm.rank, world=comm.world)
-        wanted = comm.exchange_counts(plan.counts)
-        asked = upload(plan.asked, rows.device)
-        places = comm.exchange_rows(asked, plan.counts, wanted, purpose="control")
+        plan = self._plan(ids, np.empty(0, np.int32) if isinstance(ids, np.ndarray) else None)
+        if isinstance(plan, RowPlan) and plan.again.size:
+            raise ValueError("a node is put twice")
+        wanted, places = self._ask(plan, comm)
         sent = rows.index_select(0, upload(plan.asked_at, rows.device))
         values = self._move(sent, plan.counts, wanted, comm)
         return list(zip(places.split(wanted), values.split(wanted), strict=True))
 
-    def _plan_of(self, ids: Places) -> Plan:
-        if isinstance(ids, np.ndarray):
-            return self._plan(ids, self._slot)
-        return RowPlanOnDevice.of(ids, *self.placed, rank=self.comm.rank, world=self.comm.world)
-
-    def _plan(self, ids: NDArray[np.int64], slot: NDArray[np.int32]) -> RowPlan:
+    def _plan(self, ids: Places, slot: Any) -> Plan:
+        """Return where the rows of `ids` come from; `slot`: the cache's, where the ids are."""
         rank, world = self.comm.rank, self.comm.world
+        if not isinstance(ids, np.ndarray):
+            return RowPlanOnDevice.of(ids, *self.placed[:2], slot, rank=rank, world=world)
         with self.tables.borrow() as table:
             return RowPlan.of(ids, self.owner, self.row, slot, table, rank=rank, world=world)
 
-    def _fetch(self, plan: Plan, columns: Tensor | None, comm: Communicator, out: Tensor | None) -> Tensor:
+    def _ask(self, plan: Plan, comm: Communicator) -> tuple[list[int], Tensor]:
+        """Ask the owners; return how many rows each rank asks of this one, and which (int32)."""
         wanted = comm.exchange_counts(plan.counts)
-        asked = upload(plan.asked, comm.device)
-        asked = comm.exchange_rows(asked, plan.counts, wanted, purpose="control")
-        rows = take(self.inner, asked, None if columns is None else upload(columns, asked.device))
-        if out is None:
-            out = fresh(rows, sum(plan.counts), *rows.shape[1:])
-        return self._move(rows, wanted, plan.counts, comm, out)
+        return wanted, comm.exchange_rows(upload(plan.asked, comm.device), plan.counts, wanted, purpose="control")
 
     def _move(
         self, rows: Tensor, send: list[int], receive: list[int], comm: Communicator, out: Tensor | None = None
@@ -218,7 +204,7 @@ class HostStore:
     """Input features of all nodes in the host's memory, whose rows are copied to the device, with a cache there.
 
     On a CPU that is a copy within memory, and counted all the same: it is what a GPU would be sent. On a GPU rows go
-    through pinned memory on the stream of the thread that asks: with `prefetch` one beside the training's.
+    through pinned memory on the stream of the thread that asks: with `prefetch` another than the training's.
 
     Args:
         comm: says on which device and counts.
@@ -250,14 +236,19 @@ class HostStore:
     ) -> tuple[Tensor, dict[str, int]]:
         """Return what `gather` returns, and the metrics of `FeatureStore.read`: no row is another rank's.
 
-        "cached_nodes" are those of all that were found in the cache.
+        "cached_nodes": the nodes that were found in the cache.
         """
         comm = comm or self.comm
         with comm.clock.phase("swap"):
             ids = on_host(ids)
             slot = self._slot[ids] if self._slot.size else np.full(ids.size, -1, np.int32)
             missing, found = np.flatnonzero(slot < 0), np.flatnonzero(slot >= 0)
-            copied = self._copied(ids[missing], columns, comm)
+            host = kind_of(comm.device).pinned(missing.size, self.width, dtype=torch.float32)
+            # mode: numpy would copy once more to be able to raise.
+            np.take(self._features, self._nodes[ids[missing]], axis=0, out=host.numpy(), mode="clip")
+            host = host.to(self._dtype)
+            copied = upload(host if columns is None else host.index_select(1, columns), comm.device)
+            comm.traffic.count("swap", 0, "none", -1, 0, copied.nbytes)
             columns = None if columns is None else upload(columns, copied.device)
             if columns is None and not found.size:
                 rows = copied
@@ -269,15 +260,6 @@ class HostStore:
                 write(rows, upload(found, rows.device), cached, columns)
         return rows, {"input_nodes": ids.size, "remote_nodes": 0, "cached_nodes": found.size}
 
-    def _copied(self, ids: NDArray[np.int64], columns: Tensor | None, comm: Communicator) -> Tensor:
-        host = kind_of(comm.device).pinned(ids.size, self.width, dtype=torch.float32)
-        # mode: numpy would copy once more to be able to raise.
-        np.take(self._features, self._nodes[ids], axis=0, out=host.numpy(), mode="clip")
-        host = host.to(self._dtype)
-        rows = upload(host if columns is None else host.index_select(1, columns), comm.device)
-        comm.traffic.count("swap", 0, "none", -1, 0, rows.nbytes)
-        return rows
-
     def fill(self, nodes: NDArray[np.int64]) -> None:
         """Keep the features of `nodes` (int64, distinct), and of no others, on the device.
 
@@ -287,9 +269,6 @@ class HostStore:
         slot = np.full(self._nodes.size, -1, np.int32)
         slot[nodes] = np.arange(nodes.size, dtype=np.int32)
         self._slot, self._cached = slot, rows
-
-
-CachePolicy = Literal["none", "random", "degree", "inclusion"]
 
 
 def choose(

@@ -6,9 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
-
-from pydantic import Field, model_validator
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from harness.deferred import numpy as np
 from harness.deferred import torch
@@ -21,11 +19,12 @@ from harness.metrics import Metric
 from harness.models.functional import drop_values
 from harness.runtime.batches import PRESAMPLED, SCORED, Batch, Loader, node_batches
 from harness.runtime.comm import Communicator
-from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase, case_of
+from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase
 from harness.runtime.evaluation import inference, score_counts, scores_of_all
-from harness.runtime.features import CachePolicy, FeatureStore, HostStore, RowStore, choose
-from harness.runtime.method import Method, MethodOptions
+from harness.runtime.features import FeatureStore, HostStore, RowStore, choose
+from harness.runtime.method import Method, case_of
 from harness.runtime.owned import OwnedTopology
+from harness.runtime.run_config import CachePolicy, MethodOptions, MiniBatchOptions, NodeBatchOptions
 from harness.runtime.step import Loss, Step
 from harness.sampling.sample import Sample, Sampler, Source, Tables
 
@@ -34,77 +33,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from harness.runtime.worker import Worker
-
-
-class MiniBatchOptions(MethodOptions):
-    """Options of every mini-batch method."""
-
-    prefetch: int = Field(
-        0, ge=0, repr=False, description="batches sampled and fetched ahead of the training; a breakdown wants 0"
-    )
-    pool: int = Field(
-        0, ge=0, repr=False, exclude_if=lambda pool: not pool, description="batches drawn at once by as many threads "
-        "as the rank has, whenever none is left, while the training waits; 0: each at its step"
-    )  # fmt: skip
-    storage: Literal["sharded", "host"] = Field(
-        "sharded", description="features with their owners, or all of them in the host's memory"
-    )
-    cache: CachePolicy = Field(
-        "none",
-        description="which remote nodes' input features a rank keeps; with storage 'host' which nodes' its device does",
-    )
-    capacity: float = Field(
-        0.3,
-        ge=0,
-        repr=False,
-        description="cached nodes, as a share of the rank's boundary nodes (storage 'host': of all nodes)",
-    )
-    feature_rate: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="share of the dimensions of remote rows (storage 'host': of all rows) that travel, "
-        "random ones each step; the others are read as 0",
-    )
-    feature_loss: float = Field(
-        0.0, ge=0, lt=1, description="chance that an input value, a local one too, is read as 0 in a step"
-    )
-
-    @property
-    def asks_owners(self) -> bool:
-        """Whether draws ask the owners of remote nodes for their neighbours."""
-        return False
-
-    @model_validator(mode="after")
-    def _drawn_ahead_or_at_once(self) -> Self:
-        if self.pool and self.prefetch:
-            raise ValueError("pool: what is in it was not drawn beside the training; leave prefetch at 0, or pool")
-        return self
-
-
-class NodeBatchOptions(MiniBatchOptions):
-    """Options of methods whose batches are training nodes."""
-
-    batch_size: int = Field(1024, ge=0, description="targets a step and rank; 0: all its training nodes")
-
-
-class NeighbourOptions(NodeBatchOptions):
-    """Options of methods that read rows of the topology by `Topology.rows` alone, one layer after the other.
-
-    Those of a batch's targets, the first, are the rank's `own`.
-    """
-
-    topology: Literal["shared", "owner"] = Field(
-        "shared",
-        description="who reads the neighbours of remote nodes: every rank, of a map of the whole graph, or their "
-        "owners, who are asked for them layer by layer",
-        exclude_if=lambda topology: topology == "shared",
-    )
-
-    @property
-    def asks_owners(self) -> bool:
-        """See `MiniBatchOptions`."""
-        return self.topology == "owner"
 
 
 MiniBatchOptionsT = TypeVar("MiniBatchOptionsT", bound=MiniBatchOptions)
@@ -148,6 +76,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     """
 
     family = "mini-batch"
+    on_device: ClassVar[bool] = False  # whether its sampler draws on a GPU, from a copy of the graph
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric.of_method("input_nodes", "nodes whose features are read", heading="Input nodes"),
         Metric.of_method("remote_nodes", "those of them that are other ranks'", heading="Remote input nodes"),
@@ -163,7 +92,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         Metric.of_method("asked_neighbours", "neighbours that came for them"),
         Metric.of_method(
             "asked_s", "time from such questions to their answers, with what was answered to others meanwhile; part "
-            "of `sample` and `comm`, or beside the trainer", "s",
+            "of `sample` and `comm`, or in the background", "s",
         ),
     )  # fmt: skip
     Options: ClassVar[type[MethodOptions]] = MiniBatchOptions
@@ -218,8 +147,8 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     @classmethod
     def device_draws(cls, options: MiniBatchOptionsT) -> bool:
-        """Whether a GPU draws by these options itself, from a copy of the graph."""
-        return False
+        """Whether a GPU draws by these options itself; by default unless owners are asked for rows."""
+        return cls.on_device and not options.asks_owners
 
     @classmethod
     def foreseen(cls, options: MiniBatchOptionsT, case: MemoryCase) -> list[str]:
@@ -251,7 +180,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step for each batch."""
-        # Nothing here holds a batch that was trained on, or the next one would be drawn and fetched beside it.
+        # Nothing here holds a batch that was trained on, or it would be in memory while the next one is drawn.
         yield from map(self.step, self.loader.load(map(self.hand_out, self.batches(epoch))))
 
     def hand_out(self, batch: Batch) -> Batch:

@@ -1,4 +1,4 @@
-"""A topology whose rows are with the ranks that own the nodes, who are asked for them."""
+"""A topology whose rows are with the ranks that own the nodes, and come from there when they are read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.graph.devices import upload
 from harness.graph.partition import View
 from harness.runtime.comm import Communicator
 from harness.runtime.row_plan import RowPlan
-from harness.sampling.neighbours import draw_uniform, take
+from harness.sampling.neighbours import draw_uniform, take_entries
 from harness.sampling.sample import Tables
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Asked:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What `MiniBatchMethod` tells of it."""
+        """As metrics of `MiniBatchMethod`."""
         return {"asked_nodes": self.nodes, "asked_neighbours": self.neighbours, "asked_s": self.seconds}
 
 
@@ -48,7 +48,7 @@ class Line:
 class OwnedTopology(Topology):
     """A view's graph of which a rank reads the rows of its own nodes only, and asks the owners for others.
 
-    Every rank knows the degrees (`indptr`; with edge weights also their `sums`) and who owns a node. Where neighbours
+    Every rank knows the degrees (`indptr`; with edge weights also their `sums`) and each node's owner. Where neighbours
     are drawn uniformly the owners draw them: that depends on the seed, the node and its neighbours alone, so that
     they draw what the asker would. One thread at a time may ask, and all ranks ask in the same order.
 
@@ -71,9 +71,9 @@ class OwnedTopology(Topology):
         sums = None
         if whole.weights is not None:
             sizes = np.bincount(view.owner, minlength=comm.world).tolist()
-            told = np.tile(whole.degree(inner), comm.world)
+            degrees = np.tile(whole.degree(inner), comm.world)
             sums = np.empty(whole.num_nodes)
-            sums[np.lexsort((view.local_row, view.owner))] = _move(comm, told, [inner.size] * comm.world, sizes)
+            sums[np.lexsort((view.local_row, view.owner))] = _move(comm, degrees, [inner.size] * comm.world, sizes)
         graph = whole.indptr, whole.indices, whole.weights
         return cls(*graph, view=view, tables=tables, sums=sums, line=Line(comm))
 
@@ -104,8 +104,8 @@ class OwnedTopology(Topology):
                 raise ValueError("nodes of other ranks are said to be this rank's own")
             return self, nodes
         with self.tables.borrow() as table:
-            nobody = np.empty(0, np.int32)
-            plan = RowPlan.of(nodes, owner, self.view.local_row, nobody, table, rank=comm.rank, world=comm.world)
+            uncached = np.empty(0, np.int32)
+            plan = RowPlan.of(nodes, owner, self.view.local_row, uncached, table, rank=comm.rank, world=comm.world)
         degrees = self.indptr[nodes + 1] - self.indptr[nodes]
         lengths = degrees if fanout < 0 else np.minimum(degrees, fanout)
         start = time.perf_counter()
@@ -140,8 +140,10 @@ class OwnedTopology(Topology):
     def _draw(self, nodes: Ints, fanout: int, seed: int) -> Topology:
         """Return a row for each of some own nodes, with what is drawn of theirs."""
         pointers, entries = draw_uniform(self.indptr, nodes, nodes, fanout, seed)
-        weights = None if self.weights is None else take(self.weights, entries, np.empty(entries.size, np.float32))
-        return Topology(pointers, take(self.indices, entries, np.empty(entries.size, np.int32)), weights)
+        weights = (
+            None if self.weights is None else take_entries(self.weights, entries, np.empty(entries.size, np.float32))
+        )
+        return Topology(pointers, take_entries(self.indices, entries, np.empty(entries.size, np.int32)), weights)
 
 
 def _move(comm: Communicator, array: NDArray[Any], send: list[int], receive: list[int]) -> NDArray[Any]:

@@ -157,7 +157,7 @@ class RowPlanOnDevice:
             write(result, self.cached_at, take(rows, self.cached, columns), columns)
 
     def landing(self, result: Tensor) -> Tensor | None:
-        """See `RowPlan.landing`: nobody knows whether they lie together."""
+        """See `RowPlan.landing`: whether they lie together is not known."""
         return None
 
     def spread(self, received: Tensor, result: Tensor, columns: Tensor | None) -> None:

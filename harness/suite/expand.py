@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from harness.errors import UserError, nearest
 from harness.gpus import gpu_is_usable
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.registry import Catalogue, Found
 from harness.runtime.run_config import MethodSpec, TrainSpec
 from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource

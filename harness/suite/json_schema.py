@@ -11,7 +11,7 @@ from typing import Any
 from harness.data.catalog import Option
 from harness.data.registry import dataset_info, dataset_names
 from harness.errors import DataError
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.registry import Registry
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import TrainSpec

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 
 from harness.errors import UserError
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.registry import Catalogue, PluginKey, Registry, find_plugins
 from harness.runtime.run_config import CHECKPOINT, MethodSpec, Timing, TrafficMode, TrainSpec, TuningRun
 from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource, Spec, of_presets

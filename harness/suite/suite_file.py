@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 
 from harness.errors import UserError, nearest, spelled
 from harness.files import read_text, write_whole
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.registry import Registry, find_plugins, whole_entries
 from harness.runtime.run_config import TrainSpec
 from harness.spec import PartitionSpec, Spec

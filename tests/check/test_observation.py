@@ -12,11 +12,10 @@ from support.tiers import Batches, tiered
 
 from harness.check.graphs import TinyGraphs
 from harness.check.training import Case, run_ranks
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.comm import Scope
 from harness.runtime.method import METHODS
-from harness.runtime.minibatch import MiniBatchOptions
-from harness.runtime.run_config import Timing, TrainSpec
+from harness.runtime.run_config import MiniBatchOptions, Timing, TrainSpec
 
 EPOCHS = 4
 REHEARSED = "after a rehearsal"

@@ -16,7 +16,7 @@ from support.methods import SMALL
 
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, run_ranks
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import TrainSpec
 

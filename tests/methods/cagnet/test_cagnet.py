@@ -18,7 +18,7 @@ from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.errors import UserError
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.run_config import TrainSpec
 

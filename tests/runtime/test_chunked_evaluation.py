@@ -13,8 +13,8 @@ from support.tiers import tiered
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, run_ranks
 from harness.graph.csr import CSR
-from harness.models.spec import ModelSpec
-from harness.runtime.cost_models import IN_STRIPS
+from harness.models.layer import ModelSpec
+from harness.runtime.cost_models import IN_CHUNKS
 from harness.runtime.evaluation import bounds, tiles
 from harness.runtime.run_config import TrainSpec
 
@@ -52,7 +52,7 @@ def test_nothing_of_the_size_of_the_graph_is_on_the_device(tmp_path: Path) -> No
     limit = 0.02
     for most, scores in run_ranks(most_on_device, 2, Case(data, "graphsage", HOST, model, spec), limit):
         features = 4 * 300 * 450
-        assert most["strips"] < IN_STRIPS * limit * 2**20 < features / 4 < most["whole"]
+        assert most["strips"] < IN_CHUNKS * limit * 2**20 < features / 4 < most["whole"]
         assert most["after strips"] < 256
         assert scores["strips"] == scores["whole"] == scores["cpu"]
 

@@ -1,4 +1,4 @@
-"""Turns: collectives of several threads are started in one order on all ranks, whoever is slow.
+"""Collective order: collectives of several threads are started in one order on all ranks, whoever is slow.
 
 NCCL is not at hand: gloo takes its place behind torch's names, with one process group for all threads as there.
 """
@@ -20,10 +20,10 @@ import torch
 from harness.check.graphs import TinyGraphs
 from harness.check.training import Case, RankOutcome, outcome, run_ranks
 from harness.deferred import dist
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.batches import Background
 from harness.runtime.clock import Clock
-from harness.runtime.comm import Communicator, Traffic, Turn, Turns
+from harness.runtime.comm import CollectiveOrder, Communicator, OrderedWork, Traffic
 from harness.runtime.run_config import TrainSpec
 
 CPU = torch.device("cpu")
@@ -91,7 +91,7 @@ def order_of(*, slow: str, turns: bool) -> list[str]:
         return call
 
     collectives = {"all_to_all_single": start("transfer"), "all_reduce": start("reduce")}
-    untaken = nullcontext() if turns else patch.object(Turns, "take", lambda *_: None)
+    untaken = nullcontext() if turns else patch.object(CollectiveOrder, "take", lambda *_: None)
     with patch.multiple(dist, get_backend=lambda *_: "nccl", **collectives), untaken:
         comm = Communicator(0, 2, CPU, Clock(CPU), Traffic())
         background = Background(comm)
@@ -120,7 +120,7 @@ def test_without_turns_ranks_would_disagree() -> None:
 
 
 def test_turns_are_taken_in_the_order_of_admission() -> None:
-    turns, works, seen = Turns(), [Turn() for _ in range(3)], list[int]()
+    turns, works, seen = CollectiveOrder(), [OrderedWork() for _ in range(3)], list[int]()
 
     def work(number: int) -> None:
         turns.take(works[number])
@@ -139,7 +139,7 @@ def test_turns_are_taken_in_the_order_of_admission() -> None:
 
 
 def test_a_work_that_failed_holds_nobody_up() -> None:
-    turns, turn = Turns(), Turn()
+    turns, turn = CollectiveOrder(), OrderedWork()
     turns.end(turn)
     turns.admit(turn)
     turns.take(None)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from harness.runtime import audit
-from harness.runtime.audit import FILE_BYTES, Wire
+from harness.runtime.audit import FILE_BYTES, NetworkAccount
 from harness.runtime.comm import Traffic
 
 SENT = 10_000_000
@@ -27,14 +27,14 @@ class Kernel:
         (proc / "fd/3").symlink_to("socket:[1]")
         (proc / "maps").write_text("")
         self.wrote = 0
-        counters = lambda **_: {"eth": SimpleNamespace(bytes_sent=self.interface)}  # noqa: E731
+        counters = lambda **_: {"eth": SimpleNamespace(bytes_sent=self.interface, bytes_recv=0)}  # noqa: E731
         monkeypatch.setattr(audit, "_acknowledged", lambda fd: self.acknowledged)
         monkeypatch.setattr(audit.psutil, "net_io_counters", counters)
         comm = SimpleNamespace(
             rank=0, world=world, by_sockets=gloo, device=torch.device(device), traffic=self.traffic,
             all_gather=lambda own: [own] * world,
         )  # fmt: skip
-        self.wire = Wire(comm, "eth", proc)  # type: ignore[arg-type]
+        self.wire = NetworkAccount(comm, "eth", proc)  # type: ignore[arg-type]
         self.write(0)
         self.wire.begins()
 

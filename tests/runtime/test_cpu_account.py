@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.cheats import work
 
-from harness.runtime.audit import SLACK_BYTES, Usage, _unlike
+from harness.runtime.audit import SLACK_BYTES, CpuAccount, _unlike
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="tells no threads")
 
@@ -24,7 +24,7 @@ def flagless(key: str, text: str) -> None:
 def test_seconds_of_threads_are_whose_they_are_when_those_have_ended_too() -> None:
     harness = ThreadPoolExecutor(1)
     harness.submit(work, 0.0).result()  # starts it
-    usage = Usage(1, flagless)
+    usage = CpuAccount(1, flagless)
     method, products = ThreadPoolExecutor(1), ThreadPoolExecutor(1, "parts-of-1")
     usage.begins()
     method.submit(work, 0.04).result()
@@ -46,7 +46,7 @@ def test_seconds_of_threads_are_whose_they_are_when_those_have_ended_too() -> No
 def test_pools_of_threads_are_held_to_the_cores() -> None:
     """Threads of OpenMP that a method asks for are not gloo's, though neither is Python's."""
     flags: list[tuple[str, str]] = []
-    usage, threads = Usage(1, lambda *flag: flags.append(flag)), torch.get_num_threads()
+    usage, threads = CpuAccount(1, lambda *flag: flags.append(flag)), torch.get_num_threads()
     usage.begins()
     before, start = time.process_time(), time.thread_time()
     torch.set_num_threads(4)
@@ -68,7 +68,7 @@ def test_without_threads_clocks_no_thread_is_flagged(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(time, "clock_gettime", refused)
     with ThreadPoolExecutor(1) as pool:
-        usage = Usage(1, flagless)
+        usage = CpuAccount(1, flagless)
         usage.begins()
         pool.submit(work, 0.1).result()
         with usage.evaluation():
@@ -80,7 +80,7 @@ def test_without_threads_clocks_no_thread_is_flagged(monkeypatch: pytest.MonkeyP
 
 def test_children_are_found_where_nobody_can_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "waitid", raising=False)
-    usage = Usage(1, flagless)
+    usage = CpuAccount(1, flagless)
     usage.begins()
     usage.ends()
     assert usage.report()["children_cpu_s"] >= 0
