@@ -257,6 +257,7 @@ def main(job: Path) -> None:
     """Prepare what a file names, and write stages and the outcome next to it as a rank does."""
     with suppress(OSError):  # Linux has it
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
+    if sys.platform == "linux":
         # A partitioner may hold the interpreter for minutes, so that no thread could see the runner's end.
         libc("prctl", _PARENT_DEATH, signal.SIGKILL)
     config, partitioned, *places = json.loads(job.read_text())
