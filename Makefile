@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 .DELETE_ON_ERROR:
 # Two pips at once would break the environment.
 .NOTPARALLEL:
-.PHONY: help quickstart test short lint docs reference gpu gpu-bundle sbom audit constraints clean
+.PHONY: help quickstart test test-slow test-all short lint docs reference gpu gpu-bundle sbom audit constraints clean
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -19,8 +19,17 @@ help:  ## Show this list.
 quickstart: $(VENV)/.ready-run  ## Install, run suites/quickstart.yaml, write its report, print the report's path.
 	$(BIN)/harness run suites/quickstart.yaml --report
 
-test: $(VENV)/.ready-test  ## Install and run the tests, three files at a time.
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# Three files at a time, because tests wait: for ranks, a browser, a time limit.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+test: $(VENV)/.ready-test  ## Install and run the quick tests: a few minutes, each part of the code once.
+	$(PYTEST) -m "not slow"
+
+test-slow: $(VENV)/.ready-test  ## Run the slow tests: whole runs, faults, clusters, browsers, more options.
+	$(PYTEST) -m slow
+
+test-all: $(VENV)/.ready-test  ## Run all tests, quick and slow.
+	$(PYTEST)
 
 # What a plan imports; torch has wheels of gigabytes for most Pythons, and a plan does without.
 PLANS := numpy pydantic typer ruamel.yaml lazy_loader rich psutil requests pooch pymetis
@@ -37,11 +46,12 @@ short:  ## Install without torch in a place of its own, and plan: whether anothe
 	done; \
 	python -c 'import sys; print("plans on", sys.version.split()[0])'
 
-lint: $(VENV)/.ready-lint  ## Check style, formatting, types, layers and the links of the documentation.
+lint: $(VENV)/.ready-lint  ## Check style, types, layers, the documentation's links and the product's size.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/budget.py
 	$(BIN)/mkdocs build --quiet --site-dir $(abspath $(VENV))/site
 
 docs: $(VENV)/.ready-docs  ## Build the documentation's site: site/index.html.

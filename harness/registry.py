@@ -218,6 +218,25 @@ class Registry(Generic[T]):
         return cast(T, found)
 
 
+class Catalogue:
+    """What a suite can name: its plugins' and installed ones. Each name is resolved once.
+
+    Args:
+        sources: what the suite's plugins bring, from `find_plugins`.
+    """
+
+    def __init__(self, sources: Mapping[PluginKey, PluginSource]) -> None:
+        self.sources = sources
+        self._found: dict[PluginKey, Found[Any]] = {}
+
+    def find(self, registry: Registry[T], name: str) -> Found[T]:
+        """Return what a name stands for; raises as `Registry.find`."""
+        key = registry.kind, name
+        if key not in self._found:
+            self._found[key] = registry.find(name, self.sources)
+        return self._found[key]
+
+
 class _Point(NamedTuple):
     """An entry point, and the package that has it."""
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -19,6 +21,8 @@ settings.load_profile("harness")
 
 
 LOCKS = "HARNESS_TEST_LOCKS"  # environment variable: where the processes of pytest-xdist find their locks
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,10 +74,24 @@ def data_dir() -> Path:
 
 @pytest.fixture(autouse=True)
 def _private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep tests away from the user's cache, which a test session shares, and from the user's secret and name."""
+    """Keep tests away from the user's cache, which a test session shares, and from the user's secret."""
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("HARNESS_SECRET", "known to all tests, and to nobody else")
-    monkeypatch.setenv("HARNESS_USER", "root")  # tests that sudo runs stay root's
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _handlers_at_first() -> dict[signal.Signals, object]:
+    return {each: signal.getsignal(each) for each in ENDING}
+
+
+@pytest.fixture(autouse=True)
+def _no_handler_is_left(_handlers_at_first: dict[signal.Signals, Any]) -> Iterator[None]:
+    """Fail a test that leaves a handler of a signal that ends pytest, and put back the one that was there."""
+    yield
+    left = {each: now for each in ENDING if (now := signal.getsignal(each)) != _handlers_at_first[each]}
+    for each in left:
+        signal.signal(each, _handlers_at_first[each])
+    assert not left, "the test, or a fixture that it began, left a signal's handler"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -95,6 +113,6 @@ def _no_gpu() -> str | None:
 
 def _no_namespaces() -> str | None:
     from harness.launch.network import why_not
-    from harness.suite.network import NetworkSpec
+    from harness.suite.sections import NetworkSpec
 
     return why_not(NetworkSpec(rate="1gbit"))

@@ -26,12 +26,10 @@ from harness.runtime.method import METHODS, Method
 from harness.runtime.minibatch import MiniBatchMethod
 from harness.runtime.optimizers import OPTIMIZERS, SCHEDULES
 from harness.runtime.pipelined import PipelinedMethod
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
-from harness.suite.claim import Claim, Expect
-from harness.suite.network import NetworkSpec
 from harness.suite.schema import DatasetSettings, MethodSettings, OwnModel, Suite, Timeouts
-from harness.suite.tuning import Budget, Range, RelativeTarget, TuningSpec
+from harness.suite.sections import Budget, Claim, Expect, NetworkSpec, Range, RelativeTarget, TuningSpec
 
 GENERATED = "<!-- Made from the code by `make reference`; do not edit. -->"
 
@@ -166,8 +164,8 @@ SECTIONS: dict[str, tuple[type[Any], str]] = {
     "partition": (PartitionSpec, "How the nodes are given to ranks. Lists as values: a grid."),
     "network": (
         NetworkSpec,
-        "The network between ranks, shaped by the kernel (needs root): `none`, a rate, or a mapping of these "
-        "keys. A list: a grid.",
+        "The network between ranks, shaped by the kernel (needs user namespaces): `none`, a rate, or a mapping of "
+        "these keys. A list: a grid.",
     ),
     "timeouts": (Timeouts, "Limits of wall time."),
     "per_dataset": (DatasetSettings, "By a data set's name: what it has other values of."),

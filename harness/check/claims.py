@@ -24,7 +24,7 @@ from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.cost_models import Bytes, BytesCase
 from harness.runtime.method import Family, Method
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 # As a suite trains: with dropout, in single precision, timed.
 NETWORKS = {

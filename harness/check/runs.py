@@ -22,7 +22,7 @@ from harness.check.training import (
 )
 from harness.models.spec import ModelSpec
 from harness.runtime.checkpoint import CheckpointPlace
-from harness.runtime.spec import Timing, TrainSpec
+from harness.runtime.run_config import Timing, TrainSpec
 from harness.spec import PluginSource
 
 SHOWN = 6  # lines of a rank's output that say why it failed

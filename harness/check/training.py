@@ -33,9 +33,8 @@ from harness.runtime.integrity import EVALUATION
 from harness.runtime.job import Job, patient_threads
 from harness.runtime.method import METHODS
 from harness.runtime.report import RankReport
-from harness.runtime.resuming import keep, resume
-from harness.runtime.spec import MethodSpec, RunConfig, Timing, TrainSpec, TuningRun
-from harness.runtime.trainer import Trainer, set_up
+from harness.runtime.run_config import MethodSpec, RunConfig, Timing, TrainSpec, TuningRun
+from harness.runtime.trainer import Trainer, keep, resume, set_up
 from harness.runtime.worker import Worker
 from harness.spec import PluginSource
 

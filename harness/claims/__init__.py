@@ -22,8 +22,8 @@ from harness.results.frames import load_inputs
 from harness.results.record import Record, flatten
 from harness.results.record_store import KeptSuite, kept, kept_suites
 from harness.results.stats import Interval, join_unique
-from harness.suite.claim import Claim, Expect
 from harness.suite.schema import TrialConfig
+from harness.suite.sections import Claim, Expect
 from harness.suite.select import Row, pairs_of
 
 
@@ -397,7 +397,7 @@ def suite_of(
     UserError if there is a mistake in the suite, or no record under its name.
     """
     from harness.suite.expand import expand
-    from harness.suite.names import read_suite
+    from harness.suite.suite_file import read_suite
 
     suite = read_suite(file, (), plugins, trusted=trusted)
     inputs = load_inputs(results)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from harness.metrics import Formula, Metric, find_metric
 from harness.results.stats import Interval, byte_unit, show_value, significant, time_unit
-from harness.suite.claim import Claim
+from harness.suite.sections import Claim
 
 By = Literal["ratio", "difference"]
 _SIGNS = {"increasing": " < ", "decreasing": " > "}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
-from harness.cli.options import DataDir, DatasetOption, Plugin, dataset_options, option, use_data_dir
+from harness.cli.command_options import DataDir, DatasetOption, Plugin, dataset_options, option, use_data_dir
 from harness.cli.terminal import bytes_text, table
 from harness.errors import UserError, nearest, spelled
 
@@ -56,8 +56,8 @@ def _list_kind(command: str, about: str, section: str, number: int = 0) -> None:
 
     @list_app.command(command, help=f"{about} with their options.")
     def list_kind(plugin: Plugin = None) -> None:
-        from harness.suite.load import SECTIONS
         from harness.suite.schema import named_in
+        from harness.suite.suite_file import SECTIONS
 
         registry, *own = named_in(section)[number]
         found = list(_all(registry, plugin))
@@ -264,7 +264,7 @@ def _show(
     graph: Path, dataset: DatasetSpec, spec: PartitionSpec, inductive: bool, source: PluginSource | None
 ) -> list[Any]:
     """Print the table of one partition; return its row of the last table."""
-    from harness.data.partition.store import ensure_partitioned, partition_table
+    from harness.data.partition.cached import ensure_partitioned, partition_table
 
     views = ensure_partitioned(graph, spec, inductive=inductive, source=source)
     *rows, total = partition_table(views.train)

@@ -1,4 +1,4 @@
-"""`harness report`, `check-claims`, `merge` and `export`: what is made of results."""
+"""`harness status`, `report`, `check-claims`, `merge` and `export`: commands that read a directory of results."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from harness.cli.options import ClaimingSuite, DataDir, Plugin, ResultDirs, TrustPlugins, option, use_data_dir
+from harness.cli.command_options import ClaimingSuite, DataDir, Plugin, ResultDirs, TrustPlugins, option, use_data_dir
+from harness.cli.terminal import table
 from harness.errors import UserError
 from harness.report import DRAWN, FORMATS, write_report
+
+if TYPE_CHECKING:
+    from harness.results.status import SuiteState, SuiteWatch
 
 WATCH_S, RENEWED_S = 2.0, 10
 
@@ -50,7 +54,7 @@ def report(
     The page draws its figures itself; --format svg or pdf-figures also writes them as files. With --watch the report
     is renewed until every trial of the suites has a record, or until Ctrl-C.
     """
-    from harness.launch.inputs import cores
+    from harness.launch.hardware import cores
     from harness.registry import find_plugins
 
     places = results or [Path("results")]
@@ -186,3 +190,59 @@ def export(
     written = TRACKERS[to](runs, out)
     typer.echo(f"{written} trials written, {len(runs) - written} were there")
     typer.echo(f"{to}: {out or os.environ['MLFLOW_TRACKING_URI']}")
+
+
+FLAGS = 20  # that are listed
+
+
+def status(
+    results: Annotated[Path, typer.Argument(metavar="DIR", help="Results directory, or one suite's directory in it.")],
+    watch: Annotated[bool, typer.Option("--watch", help="Show it anew until every trial has a record.")] = False,
+    failed: Annotated[
+        int, option("--failed N", "How many of the trials that failed to list.", min=0, show_default="20")
+    ] = 20,
+) -> None:
+    """Show how a run stands, from any machine that sees the results.
+
+    What runs, where and for how long; what has ended and how; what is left. The command that runs the suite need
+    not be asked: every runner shows itself beside the results.
+    """
+    from harness.results.status import SuiteWatch, suite_directories
+
+    watches = [SuiteWatch(directory) for directory in suite_directories(results)]
+    if watch:
+        _watch(watches)
+    for one in watches:
+        _show(one.state(), one.silent(), failed)
+
+
+def _show(state: SuiteState, silent: frozenset[str], most: int) -> None:
+    from harness.cli.progress import RUNNING, cells_of, summary
+
+    typer.echo(f"{state.name}: {summary(state)}")
+    rows = [(*cells_of(info)[:3], "silent: lost?" if info.id in silent else info.doing) for info in state.running]
+    if rows:
+        table(RUNNING, rows)
+    for info, why in state.lost:
+        typer.echo(f"lost: {info.label}: its runner ({info.where}) {why}; the next runner runs it again")
+    bad = [each for each in state.ended if each.status not in ("ok", "skipped")]
+    if bad and most:
+        table(["failed", "status", "reason"], [(each.label, each.status, each.reason or "") for each in bad[:most]])
+    if len(bad) > most:
+        typer.echo(f"and {len(bad) - most} more that failed (--failed N)")
+    if flags := [(each.label, flag) for each in state.ended for flag in each.flags]:
+        table(["flagged", "what"], flags[:FLAGS])
+    if len(flags) > FLAGS:
+        typer.echo(f"and {len(flags) - FLAGS} more flags, in the records and the report")
+
+
+def _watch(watches: list[SuiteWatch]) -> None:
+    """Show the table until nothing is left, or until Ctrl-C: then the run goes on, only its picture ends."""
+    from harness.cli.progress import WATCHED_S, live
+
+    try:
+        with live(watches):
+            while not all(watch.state().over for watch in watches):
+                time.sleep(WATCHED_S)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.options import DataDir, Device, Plugin, Results, Set, SuiteFile, Warm, device_of, use_data_dir
+from harness.cli.command_options import SuiteOptions, suite_command
 from harness.cli.terminal import outlive_readers, seconds_text, table
 
 if TYPE_CHECKING:
@@ -18,14 +17,9 @@ if TYPE_CHECKING:
     from harness.tune.space import Searched
 
 
+@suite_command("only", "retry", "fresh", "shard", "repeat", "interleave", trust_plugins=True)
 def tune(
-    suite: SuiteFile,
-    results: Results = Path("results"),
-    device: Device = None,
-    set_: Set = None,
-    plugin: Plugin = None,
-    data_dir: DataDir = None,
-    warm: Warm = True,
+    asked: SuiteOptions,
     search_only: Annotated[bool, typer.Option("--search-only", help="Do not train the chosen settings again.")] = False,
 ) -> None:
     """Search each method's settings with the same budget, and train the chosen ones with fresh seeds.
@@ -38,21 +32,18 @@ def tune(
     """
     from harness.cli.progress import view
     from harness.cli.run import check_cache, check_writable, interrupted
-    from harness.launch.options import RunOptions
     from harness.launch.runner import run_suite
     from harness.launch.runner_process import INTERRUPTED, end_when_asked
     from harness.results.record_store import ResultStore
     from harness.suite.expand import expand
-    from harness.suite.names import read_suite
-    from harness.suite.text import write_suite_file
+    from harness.suite.suite_file import write_suite_file
     from harness.tune.search import Tuner, tuned_suite
     from harness.tune.space import Searched
 
     end_when_asked()
     outlive_readers()
-    options = RunOptions(data_dir=use_data_dir(data_dir), warm=warm)
-    loaded = read_suite(suite, set_ or [], plugin or [], trusted=True)
-    searched = Searched(loaded, device_of(device), data_dir)
+    loaded, results, options = asked.read(), asked.results, asked.run_options()
+    searched = Searched(loaded, asked.device, asked.data_dir)
 
     def run(of: Suite, trials: Sequence[TrialConfig], store: ResultStore) -> int:
         with view() as progress:
@@ -81,7 +72,7 @@ def tune(
         return
     store = ResultStore(results, final.name)
     outcome.write(store.directory)  # results tell what their settings cost, wherever they are taken
-    code = run(final, expand(final, device=searched.device, data_dir=data_dir), store)
+    code = run(final, expand(final, device=asked.device, data_dir=asked.data_dir), store)
     if code == INTERRUPTED:
         interrupted()
     typer.echo(f"results: {results / final.name}")

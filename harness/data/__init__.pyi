@@ -1,2 +1,2 @@
-from .store import atomic_directory as atomic_directory
-from .store import locked as locked
+from .prepared import atomic_directory as atomic_directory
+from .prepared import locked as locked

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.data.graph import Array
-from harness.data.store import chunk_rows, npy_chunks, read_header
+from harness.data.prepared import chunk_rows, npy_chunks, read_header
 from harness.deferred import numpy as np
 from harness.errors import DataError
 
@@ -93,7 +93,7 @@ class Published:
     """A published set: its sizes, the format of its files, and where they are."""
 
     info: DatasetInfo
-    format: str  # module of `harness.data.formats`
+    format: str  # key of `formats.published.READERS`
     marker: str  # a file (or directory) by which a directory is known to hold the raw files
     urls: tuple[str, ...] = ()  # direct links; empty when there is none, `manual` then says what to do
     manual: str = ""

@@ -13,9 +13,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from harness.data.catalog import Bounds, Published
-from harness.data.formats.files import reading
-from harness.data.store import atomic_directory, locked
-from harness.data.sums import seal
+from harness.data.formats import reading
+from harness.data.prepared import atomic_directory, locked, seal
 from harness.errors import DataError, DataUnavailable, UserError
 from harness.files import size_text
 

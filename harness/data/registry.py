@@ -6,10 +6,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,8 +27,20 @@ from harness.data.catalog import (
 from harness.data.download import fetch, get_command
 from harness.data.formats import neutral
 from harness.data.graph import GraphData, check_graph, train_on_all_others
-from harness.data.store import FORMAT_VERSION, SUMS, atomic_directory, fill_graph, fingerprint, locked, open_graph
-from harness.data.sums import Tell, damage, seal, set_aside, to_stderr
+from harness.data.prepared import (
+    FORMAT_VERSION,
+    SUMS,
+    Report,
+    atomic_directory,
+    damage,
+    fill_graph,
+    fingerprint,
+    locked,
+    open_graph,
+    seal,
+    set_aside,
+    to_stderr,
+)
 from harness.errors import DataError, DataUnavailable, UserError, nearest, spelled
 from harness.spec import DatasetSpec
 
@@ -132,11 +143,11 @@ def prepare(
     data_dir: Path | None = None,
     cache: Path | None = None,
     download: bool = False,
-    tell: Tell = to_stderr,
+    report: Report = to_stderr,
 ) -> Path:
     """Return the prepared directory of a set (for `open_graph`); built once, whole or not at all.
 
-    What lies there is held against its checksums. If it is damaged, it is set aside and made again, which `tell` says.
+    Its files are held against their checksums. A damaged one is set aside and made again; `report` receives a line.
 
     Files are looked for in `data_dir` (else $HARNESS_DATA): `NAME.npz`, then raw files in `NAME` or
     `raw/NAME`; then among the downloads in `cache` (else `cache_root()`); `download` fetches what is missing.
@@ -150,7 +161,7 @@ def prepare(
     if _is_prepared(target) and _damage(target) is not None:
         with locked(target):
             if _is_prepared(target) and (why := _damage(target)) is not None:
-                set_aside(target, why, tell)
+                set_aside(target, why, report)
     if not _is_prepared(target):
         if source is None and spec.name not in generators():
             source = _obtain(spec.name, raw, download)
@@ -213,8 +224,7 @@ def _build(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, targ
     try:
         with atomic_directory(target) as work:
             if source is not None:
-                reader = import_module(f"harness.data.formats.{source.format}")
-                graph = _with_note(reader.read(source.path, spec.name, work), source)
+                graph = _with_note(_reader(source.format)(source.path, spec.name, work), source)
                 if spec.options.get("split") == "full":
                     graph = train_on_all_others(graph)
             else:
@@ -228,6 +238,14 @@ def _build(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, targ
         if source is None or not source.downloaded:
             raise
         raise _of_download(source.path, spec.name, error) from error
+
+
+def _reader(format: str) -> Callable[[Path, str, Path], GraphData]:
+    if format == "neutral":
+        return neutral.read
+    from harness.data.formats.published import READERS  # scipy: half a second
+
+    return READERS[format]
 
 
 def _of_download(raw: Path, name: str, error: DataError) -> DataError:

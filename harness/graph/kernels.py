@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.data.store import locked
+from harness.data.prepared import locked
 from harness.deferred import Deferred, Kernel, intrinsic, numba
 from harness.deferred import numpy as np
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from harness.launch.gpus import unlike_gpus
+from harness.launch.group import GRACE_S, TERM_S, GroupResult, RankFailure
+from harness.launch.hardware import blocks, unlike_gpus
 from harness.launch.heartbeat import Heartbeats
 from harness.launch.inputs import TrialInputs
-from harness.launch.local import GRACE_S, TERM_S, GroupResult, RankFailure
-from harness.launch.options import RunOptions
-from harness.launch.process import blocks, is_loopback, placements_of
-from harness.launch.progress import TrialProgress
+from harness.launch.machines import OneMachine, TrialJob
+from harness.launch.process import is_loopback, placements_of
 from harness.launch.rendezvous import (
     CALL,
     JOINED,
@@ -35,12 +33,10 @@ from harness.launch.rendezvous import (
     session_key,
     wait_for,
 )
-from harness.launch.runner import OneMachine, run_suite
+from harness.launch.runner import TrialProgress, run_suite
 from harness.launch.runner_process import FAILED, INTERRUPTED
-from harness.launch.seats import Seat
-from harness.results.environment import Measurement
+from harness.launch.slots import RunOptions, Slot
 from harness.results.record_store import ResultStore
-from harness.runtime.checkpoint import CheckpointPlace
 from harness.suite.schema import Suite, TrialConfig
 
 FAREWELL_S = 15.0  # for the nodes to hear that the run is over
@@ -55,8 +51,8 @@ def coordinate(
     progress: TrialProgress,
 ) -> int:
     """Run the suite as `run_suite` does, on all nodes; the worker nodes end when this returns."""
-    ranks = OneMachine(suite.timeouts, options.worker, options.warm, client.cluster.nodes)
-    coordinator = Coordinator(client, suite.name, ranks)
+    own = suite.timeouts, options.worker, options.warm, client.cluster.nodes
+    coordinator = Coordinator(*own, client=client, suite=suite.name)
     code = FAILED
     try:
         client.put(PLAN, plan_of(suite, trials, client.cluster))
@@ -68,29 +64,23 @@ def coordinate(
     return code
 
 
-@dataclass
-class Coordinator:
-    """Runs trials on all nodes (see `runner.Machines`)."""
+@dataclass(kw_only=True)
+class Coordinator(OneMachine):
+    """Runs trials on all nodes, its own ranks on this machine; the worker nodes do for themselves what it does here."""
 
     client: StoreClient
     suite: str
-    ranks: OneMachine
     _calls: int = 0
     _complete: bool = False  # all nodes were there at the end of the last trial
 
     def __post_init__(self) -> None:
-        self.nodes = self.client.cluster.nodes
         self._info = NodeInfo.here("", self.client.address)
         self._id = uuid.uuid4().hex[:8]
         self._heartbeats = Heartbeats(self.client, self.client.cluster.node_timeout_s)
 
-    def at(self, seat: Seat) -> Coordinator:
+    def at(self, slot: Slot) -> Self:
         """Return itself: of several machines a trial has all that they have."""
         return self
-
-    def threads(self, trial: TrialConfig) -> int:
-        """See `Machines`."""
-        return self.ranks.threads(trial)
 
     def why_not(self, trial: TrialConfig) -> str | None:
         """Return why the trial cannot run on several machines; None if it can."""
@@ -98,30 +88,12 @@ class Coordinator:
             return None
         return f"network {trial.network.label} is played on one machine only (run without --nnodes)"
 
-    def compile(self, trials: Sequence[TrialConfig], tell: Callable[[str], None]) -> tuple[int, int]:
-        """See `Machines`; the worker nodes do it for themselves."""
-        return self.ranks.compile(trials, tell)
-
-    def expect(self, trial: TrialConfig) -> None:
-        """See `Machines`; the worker nodes do it for themselves."""
-        self.ranks.expect(trial)
-
-    def measure(self, trial: TrialConfig) -> Measurement | None:
-        """See `Machines`; this is node 0, the others are taken for machines like it."""
-        return self.ranks.measure(trial)
-
-    def run(
-        self,
-        trial: TrialConfig,
-        inputs: TrialInputs,
-        out: Path,
-        progress: TrialProgress,
-        checkpoints: CheckpointPlace | None = None,
-    ) -> GroupResult:
-        """Run the ranks of `trial` on all nodes; whatever becomes of a node is in the result."""
+    def run(self, job: TrialJob) -> GroupResult:
+        """Run the ranks of a trial on all nodes; whatever becomes of a node is in the result."""
+        trial, checkpoints = job.trial, job.checkpoints
         cluster = self.client.cluster
         if not self._complete:
-            progress.trial_stage(f"waiting for {self.nodes} nodes at {cluster.endpoint}")
+            job.report(f"waiting for {self.nodes} nodes at {cluster.endpoint}")
         self._calls += 1
         channel = TrialChannel(self.client, f"{self.suite}.{trial.id}.{self._id}-{self._calls}")
         seen = None if checkpoints is None else str(checkpoints.shown())
@@ -133,7 +105,7 @@ class Coordinator:
                 why += f"; one was refused: {refused}" if (refused := self.client.get(REFUSED)) else ""
                 group = GroupResult([RankFailure(None, "timeout", f"waited in vain: {why}", node=0)])
             else:
-                group = self._together(channel, workers, trial, inputs, out, progress, checkpoints)
+                group = self._together(channel, workers, job)
         finally:
             channel.order("stop", True)
         self._complete = group.status == "ok"
@@ -159,19 +131,11 @@ class Coordinator:
         channel.order("nodes", [*ordered])
         return WorkerNodes(channel, self._heartbeats, ordered)
 
-    def _together(
-        self,
-        channel: TrialChannel,
-        workers: WorkerNodes,
-        trial: TrialConfig,
-        inputs: TrialInputs,
-        out: Path,
-        progress: TrialProgress,
-        checkpoints: CheckpointPlace | None,
-    ) -> GroupResult:
-        limit_s = self.ranks.timeouts.trial_s
+    def _together(self, channel: TrialChannel, workers: WorkerNodes, job: TrialJob) -> GroupResult:
+        trial, checkpoints = job.trial, job.checkpoints
+        limit_s = self.timeouts.trial_s
         ready = workers.hear("ready", limit_s, f"had no data ready within {limit_s:g} s (timeouts.trial_s)")
-        if failures := failures_in(ready) or self._differing(ready, inputs):
+        if failures := failures_in(ready) or self._differing(ready, job.inputs):
             return GroupResult(failures)
         infos = [self._info, *workers.nodes.values()]
         shares = blocks(trial.partition.parts, self.nodes)
@@ -180,19 +144,18 @@ class Coordinator:
             return GroupResult([RankFailure(None, "error", f"found {unlike}", node=0)])
         backend = backend_of(trial, infos, shares)
         if checkpoints is not None and not all(word.get("sees") for word in ready):
-            progress.trial_stage(f"no checkpoints: not all nodes see {checkpoints.directory}")
+            job.report(f"no checkpoints: not all nodes see {checkpoints.directory}")
             checkpoints = None
         go = {"shares": [[share.start, share.stop] for share in shares], "backend": backend}
         channel.order("go", go | {"checkpoints": checkpoints and checkpoints.model_dump(mode="json")})
-        own = self.ranks.start(
-            trial,
-            inputs,
-            out,
+        own = self.start(
+            replace(
+                job,
+                checkpoints=checkpoints,
+                rendezvous=channel.ranks_rendezvous(backend),
+                failed_elsewhere=workers.failed,
+            ),
             placements_of(shares[0], trial.partition.parts, self._interface(infos)),
-            progress.trial_event,
-            rendezvous=channel.ranks_rendezvous(backend),
-            failed_elsewhere=workers.failed,
-            checkpoints=checkpoints,
         )
         if own.status != "ok":
             channel.order("stop", True)

@@ -20,7 +20,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Iterator, Mapping
@@ -29,7 +28,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from harness.launch import enter
+from harness.launch.namespaces import enter, libc
 
 if TYPE_CHECKING:
     from harness.graph.kernels import Versions
@@ -41,7 +40,7 @@ _NAMED = frozenset(("NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_NET", "CUDA_VISIB
 _SET_NAME, _SUBREAPER, _IS_SUBREAPER = 15, 36, 37  # <linux/prctl.h>
 _POPULATE_READ, _POPULATE_WRITE = 22, 23  # <asm-generic/mman-common.h>
 _MESSAGE_BYTES = 1 << 20
-_SHARING = frozenset(("harness.runtime.reference",))  # modules that make all that they time anew
+_SHARING = frozenset(("harness.runtime.speed_reference",))  # modules that make all that they time anew
 _TURN = threading.Lock()  # of the threads that run groups in this process: one asks, and reads what it asked for
 
 
@@ -66,19 +65,18 @@ class ForkServer:
         self._ready = False
         self._why_not: NoWarmStart | None = None
         self._channel, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with remote, tempfile.TemporaryFile() as wanted:
-            wanted.write(json.dumps(kernels).encode())
-            wanted.seek(0)
+        with remote:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, str(remote.fileno()), worker],
                 # OpenBLAS starts its threads when it is loaded; a rank sets their number when it is forked.
                 env={**self.env, "OPENBLAS_NUM_THREADS": "1"},
-                stdin=wanted,
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # what libraries say when they are imported; ranks write to their logs
                 stderr=subprocess.DEVNULL,
-                pass_fds=(remote.fileno(), *enter.passed()),
+                pass_fds=(remote.fileno(),),
                 start_new_session=True,
             )
+        self._channel.send(json.dumps({"load": kernels}).encode())
 
     def serves(self, worker: str, env: Mapping[str, str]) -> bool:
         """Whether the server lives, or could never fork, and its ranks are such."""
@@ -116,24 +114,26 @@ class ForkServer:
         Args:
             argument: of the module.
             env: the rank's whole environment.
-            placement: its network namespace, its cores, and whether it gets pages of its own.
+            placement: its network namespace and its cores.
             log, stdin: file descriptors of its output and its input.
 
         Raises:
             NoWarmStart: the server cannot fork it.
         """
-        where = {key: getattr(placement, key) for key in ("namespace", "cores", "own_pages")} | {"cwd": os.getcwd()}
-        where["place"] = enter.place()
+        where = {"cores": placement.cores, "cwd": os.getcwd()}
+        handed = [stdin, log] if placement.namespace is None else [stdin, log, placement.namespace]
         request = {"worker": self.worker, "argument": argument, "env": dict(env), **where}
         try:
             self.wait()
             with _adopting():
-                socket.send_fds(self._channel, [json.dumps(request).encode()], [stdin, log])
+                socket.send_fds(self._channel, [json.dumps(request).encode()], handed)
                 pid = int(self._answer()["pid"])
-            if not _is_child(pid):
-                self._why_not = NoWarmStart("the kernel hands orphans to another process than the runner")
+            try:
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
                 os.kill(pid, signal.SIGKILL)  # another takes its place
-                raise self._why_not
+                self._why_not = NoWarmStart("the kernel hands orphans to another process than the runner")
+                raise self._why_not from None
         except BaseException as error:
             # An answer that was not read would be taken for the next one's.
             self.close()
@@ -199,6 +199,20 @@ def shared(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in PER_RANK | _NAMED}
 
 
+def import_for_ranks() -> None:
+    """Import what a rank of harness's own needs; starts no thread and touches no device."""
+    import numba  # noqa: F401 - first, so that no kernel is deferred
+    import threadpoolctl  # noqa: F401 - a rank gives OpenBLAS its threads with it
+
+    import harness.models.gnn
+    import harness.runtime.trainer  # noqa: F401
+    from harness.graph.kernels import compile_once
+    from harness.runtime.method import METHODS
+
+    METHODS.load_own()
+    compile_once()
+
+
 def _needs(worker: str) -> str:
     """Return what the ranks that run a module have in common: all of harness's own need the same."""
     return "harness" if worker.startswith("harness.") else worker
@@ -208,19 +222,18 @@ def main(arguments: list[str]) -> NoReturn:
     """Be the server: channel's file descriptor, worker."""
     channel = socket.socket(fileno=int(arguments[0]))
     os.set_inheritable(channel.fileno(), False)
-    try:
-        server = _Server(channel, arguments[1], json.load(sys.stdin))
-        channel.send(json.dumps({"ready": True}).encode())
-    except NoWarmStart as why:
-        channel.send(json.dumps({"why_not": str(why)}).encode())
-        os._exit(1)
+    server = _Server(channel, arguments[1])
     while True:
-        said, descriptors, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 2)
+        said, descriptors, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 3)
         if not said:
             os._exit(0)
         request = json.loads(said)
         if "load" in request:
-            server.load(request["load"])
+            try:
+                server.load(request["load"])
+            except NoWarmStart as why:
+                channel.send(json.dumps({"why_not": str(why)}).encode())
+                os._exit(1)
             channel.send(json.dumps({"ready": True}).encode())
             continue
         pid = server.fork(request, descriptors)
@@ -232,14 +245,13 @@ def main(arguments: list[str]) -> NoReturn:
 class _Server:
     """Has imported what ranks need, and forks them."""
 
-    def __init__(self, channel: socket.socket, worker: str, kernels: Versions | None) -> None:
+    def __init__(self, channel: socket.socket, worker: str) -> None:
         self._channel, self._harness = channel, _needs(worker) == "harness"
         if self._harness:  # of another module it is not known what it needs
             often = gc.get_threshold()
             gc.set_threshold(100_000, 50, 100)  # imports make little garbage: looking for it takes a fifth of the time
-            importlib.import_module("harness.launch.rank_imports")
+            import_for_ranks()
             gc.set_threshold(*often)
-        self.load(kernels)
 
     def load(self, kernels: Versions | None) -> None:
         """Load compiled kernels, and see what ranks then have."""
@@ -274,11 +286,16 @@ class _Server:
             os.setsid()
             _prctl(_SET_NAME, f"harness-rank-{request['env']['RANK']}".encode())
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            for number, descriptor in enumerate((*descriptors, descriptors[1])):
+            stdin, log, *namespace = descriptors
+            for number, descriptor in enumerate((stdin, log, log)):
                 os.dup2(descriptor, number)
-            for descriptor in descriptors:
-                os.close(descriptor)
-            _go(request)
+            os.close(stdin)
+            os.close(log)
+            for descriptor in namespace:
+                enter(descriptor)
+            if request["cores"] is not None:
+                os.sched_setaffinity(0, request["cores"])
+            os.chdir(request["cwd"])
             os.environ.clear()
             os.environ.update(request["env"])
             if request["worker"] not in _SHARING:
@@ -300,17 +317,6 @@ class _Server:
             os._exit(code)
 
 
-def _go(request: Mapping[str, Any]) -> None:
-    """Go where the rank is to run: its network, its cores, its directory."""
-    if request["namespace"] is not None:
-        enter.enter(request["namespace"], request["place"])
-    if request["place"] is not None:
-        os.close(request["place"])  # what the rank loads may not enter anything
-    if request["cores"] is not None:
-        os.sched_setaffinity(0, request["cores"])
-    os.chdir(request["cwd"])
-
-
 def _renew() -> None:
     """Give the rank what a fresh interpreter has of its own: NumPy's global generator, and OpenBLAS's threads."""
     if "numpy" in sys.modules:
@@ -328,7 +334,7 @@ def own_pages(proc: Path = Path("/proc/self")) -> Iterator[tuple[int, int, int]]
     epochs would copy pages.
 
     Raises:
-        NoWarmStart: the kernel does not tell which pages there are.
+        NoWarmStart: the kernel does not say which pages there are.
     """
     page = mmap.PAGESIZE
     try:
@@ -371,24 +377,16 @@ def _adopting() -> Iterator[None]:
             _prctl(_SUBREAPER, before.value)
 
 
-def _is_child(pid: int) -> bool:
-    try:
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
 def _prctl(option: int, value: Any) -> None:
     try:
-        enter.libc("prctl", option, value, 0, 0, 0)
+        libc("prctl", option, value, 0, 0, 0)
     except OSError as error:
         raise NoWarmStart(str(error)) from None
 
 
 def _advise(start: int, length: int, advice: int) -> None:
     try:
-        enter.libc("madvise", ctypes.c_void_p(start), ctypes.c_size_t(length), advice)
+        libc("madvise", ctypes.c_void_p(start), ctypes.c_size_t(length), advice)
     except OSError as error:
         raise NoWarmStart(f"{error} (Linux 5.14 or newer fills pages ahead)") from None
 

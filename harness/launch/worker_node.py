@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import DataUnavailable, UserError
-from harness.launch.gpus import check_device
+from harness.launch.group import GroupResult, RankFailure
+from harness.launch.hardware import check_device
 from harness.launch.heartbeat import heartbeat
-from harness.launch.inputs import InputCache, TrialInputs
-from harness.launch.local import GroupResult, RankFailure
-from harness.launch.options import RunOptions
-from harness.launch.preparing import NotPrepared
-from harness.launch.process import placements_of
+from harness.launch.inputs import InputCache, NotPrepared, TrialInputs
+from harness.launch.machines import OneMachine, TrialJob, explain
+from harness.launch.process import placements_of, scratch
 from harness.launch.rendezvous import (
     CALL,
     JOINED,
@@ -36,9 +35,8 @@ from harness.launch.rendezvous import (
     session_key,
     wait_for,
 )
-from harness.launch.runner import OneMachine, explain
 from harness.launch.runner_process import FAILED, INTERRUPTED
-from harness.launch.scratch import scratch
+from harness.launch.slots import RunOptions
 from harness.runtime.checkpoint import CheckpointPlace
 from harness.suite.schema import Suite, TrialConfig
 
@@ -60,7 +58,7 @@ def take_part(
             client.put(session_key(client.count(JOINED, 1)), session)
             show(f"joined the run at {client.cluster.endpoint}")
             ranks = OneMachine(suite.timeouts, options.worker, options.warm, client.cluster.nodes)
-            ranks.compile(trials, show)
+            ranks.warm_up(trials, show)
             inputs = InputCache(options.data_dir, options.cache, apart=True)
             info = NodeInfo.here(session, client.address)
             return WorkerNode(
@@ -158,16 +156,16 @@ class WorkerNode:
         place = go.get("checkpoints")
         self.show(f"    node {node}, ranks {start} to {stop - 1} of {world}" if stop > start else "    no ranks")
         with scratch() as directory:
-            group = self.ranks.start(
+            job = TrialJob(
                 trial,
                 inputs,
                 directory,
-                placements_of(range(start, stop), world, interface_of(self.info.address)),
-                lambda event: None,
                 rendezvous=channel.ranks_rendezvous(go["backend"]),
                 failed_elsewhere=lambda: self._stopped(channel, WATCH_S),
                 checkpoints=None if place is None else CheckpointPlace.model_validate(place),
             )
+            placements = placements_of(range(start, stop), world, interface_of(self.info.address))
+            group = self.ranks.start(job, placements)
         self.show(f"    {group.status}" + (f": {group.reason}" if group.reason else ""))
         return group
 

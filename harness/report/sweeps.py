@@ -19,7 +19,7 @@ from harness.results.frames import ResultInputs
 from harness.results.projection import base_of, compare_counterparts, counterparts, network_label, network_of
 from harness.results.record import Record, flatten
 from harness.results.stats import Stat, join_unique, over_seeds, show_value
-from harness.suite.network import NetworkSpec
+from harness.suite.sections import NetworkSpec
 
 
 @dataclass(frozen=True)

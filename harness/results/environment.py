@@ -22,7 +22,7 @@ import psutil
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 import harness
-from harness.data.store import locked
+from harness.data.prepared import locked
 from harness.files import RECORD, read_bytes
 from harness.gpus import cuda_of_torch, gpu_is_usable
 from harness.results.record import Record

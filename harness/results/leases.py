@@ -28,8 +28,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.errors import UserError, writing
-from harness.files import SMALL, read_bytes, read_text
-from harness.suite.text import write_whole
+from harness.files import SMALL, read_bytes, read_text, write_whole
 
 RUNNERS, LEASES = ".runners", ".leases"
 HEARTBEAT_S, LOST_S = 5.0, 60.0

@@ -30,7 +30,7 @@ from typing import Any
 from harness.errors import UserError, nearest
 from harness.results.record import Record, whole_config
 from harness.results.reduce import ETHERNET, IP_AND_TCP
-from harness.suite.network import NetworkSpec, parse_rate
+from harness.suite.sections import NetworkSpec, parse_rate
 
 MTU = 1500
 PAYLOAD, FRAME = MTU - IP_AND_TCP, MTU + ETHERNET  # bytes of a full segment, and of the frame around it

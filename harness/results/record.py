@@ -11,14 +11,14 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from harness.data.store import hash_file
+from harness.data.prepared import hash_file
 from harness.deferred import numpy as np
 from harness.errors import UserError
 from harness.files import RECORD, read_text
 from harness.models.spec import KEPT
 from harness.spec import RENAMED
-from harness.suite.network import NetworkSpec
 from harness.suite.schema import LATER, TrialConfig
+from harness.suite.sections import NetworkSpec
 
 SCHEMA_VERSION = 1
 RECORD_FILE, EPOCHS_FILE = "record.json", "epochs.parquet"

@@ -18,8 +18,7 @@ from harness.graph.devices import kind_of
 from harness.graph.kernels import batch_seed
 from harness.metrics import Phase, Purpose
 from harness.runtime.clock import Clock
-from harness.runtime.comm import Communicator, Direction, Traffic
-from harness.runtime.turns import Turn
+from harness.runtime.comm import Communicator, Direction, Traffic, Turn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

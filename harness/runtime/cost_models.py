@@ -17,7 +17,7 @@ from harness.models.architecture import Architecture, eq3_values, evaluation_val
 from harness.models.layer import BlockSize
 from harness.runtime.evaluation import pieces
 from harness.runtime.optimizers import optimizer_of
-from harness.runtime.spec import EVALUATION_MIB
+from harness.runtime.run_config import EVALUATION_MIB
 from harness.sampling.layerwise import Layers
 from harness.sampling.sample import per_layer
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from harness.deferred import numpy as np
 from harness.deferred import torch
@@ -11,8 +11,7 @@ from harness.graph.csr import Places, on_host
 from harness.graph.devices import kind_of, upload
 from harness.metrics import Purpose
 from harness.runtime.comm import Communicator, Direction
-from harness.runtime.row_plan import RowPlan, fresh, take, write
-from harness.runtime.row_plan_on_device import RowPlanOnDevice
+from harness.runtime.row_plan import RowPlan, RowPlanOnDevice, fresh, take, write
 from harness.sampling.sample import Tables
 
 if TYPE_CHECKING:
@@ -288,3 +287,36 @@ class HostStore:
         slot = np.full(self._nodes.size, -1, np.int32)
         slot[nodes] = np.arange(nodes.size, dtype=np.int32)
         self._slot, self._cached = slot, rows
+
+
+CachePolicy = Literal["none", "random", "degree", "inclusion"]
+
+
+def choose(
+    policy: CachePolicy,
+    capacity: int,
+    *,
+    inclusion: NDArray[np.float64],
+    out_degree: NDArray[Any],
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Return the cached nodes: int64, ascending positions in the boundary.
+
+    Args:
+        policy: `none`; `random`, drawn by `rng`; `degree`, the highest out-degrees (PaGraph); `inclusion`,
+            the highest inclusion probabilities. Among equals the first positions are taken.
+        capacity: number of nodes, not negative; all are cached if there are fewer.
+        inclusion: float64 [num_boundary], chance that a node is in a sampled graph.
+        out_degree: [num_boundary], edges from a node.
+        rng: only `random` draws from it.
+    """
+    size = 0 if policy == "none" else min(capacity, inclusion.size)
+    if size == 0:
+        return np.empty(0, np.int64)
+    if policy == "random":
+        return np.sort(rng.choice(inclusion.size, size, replace=False))
+    key = out_degree if policy == "degree" else inclusion
+    least = np.partition(key, key.size - size)[key.size - size]  # in linear time
+    taken = key > least
+    taken[np.flatnonzero(key == least)[: size - np.count_nonzero(taken)]] = True
+    return np.flatnonzero(taken)

@@ -13,23 +13,24 @@ from pydantic import Field, model_validator
 from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.block import Block
+from harness.graph.csr import on_host
 from harness.graph.devices import upload
 from harness.graph.kernels import batch_seed
 from harness.graph.partition import HIDDEN, View
 from harness.metrics import Metric
 from harness.models.functional import drop_values
-from harness.runtime.batches import SCORED, Batch, Loader, node_batches
-from harness.runtime.cache import CachePolicy, fill_cache
+from harness.runtime.batches import PRESAMPLED, SCORED, Batch, Loader, node_batches
 from harness.runtime.comm import Communicator
 from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase, case_of
 from harness.runtime.evaluation import inference, score_counts, scores_of_all
-from harness.runtime.features import FeatureStore, HostStore, RowStore
+from harness.runtime.features import CachePolicy, FeatureStore, HostStore, RowStore, choose
 from harness.runtime.method import Method, MethodOptions
 from harness.runtime.owned import OwnedTopology
 from harness.runtime.step import Loss, Step
 from harness.sampling.sample import Sample, Sampler, Source, Tables
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from harness.runtime.worker import Worker
@@ -179,7 +180,36 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
             pool=options.pool, together=options.asks_owners,
         )  # fmt: skip
         if options.cache != "none":
-            fill_cache(self, options.cache, options.capacity)
+            with worker.spans("cache"):
+                self._fill_cache(options.cache, options.capacity)
+
+    def _fill_cache(self, policy: CachePolicy, capacity: float) -> None:
+        """Fill the cache once, for the whole training; every rank must call.
+
+        `inclusion` takes the nodes that most batches of one epoch, drawn for nothing else, read: the estimate of
+        their chance to be in a batch. `degree` takes the highest out-degrees (PaGraph). `capacity` is a share of the
+        rank's boundary nodes; of a `HostStore` every node may be cached, and it is one of all. Traffic (set-up): the
+        features' own.
+        """
+        worker, source = self.worker, self.source
+        of_host = isinstance(self.store, HostStore)
+        remote = np.arange(source.topology.num_nodes) if of_host else np.flatnonzero(~source.local)
+        times = np.zeros(source.topology.num_nodes)
+        if policy == "inclusion":
+            for batch in self.batches(PRESAMPLED):
+                times[on_host(self.sampler.sample(batch.targets, batch.seed).layers[0].sources)] += 1
+        out_degree: NDArray[np.int64] = np.zeros(times.size, np.int64)
+        if policy == "degree":
+            out_degree = np.diff(source.topology.indptr)  # every edge is there in both directions
+        chosen = choose(
+            policy,
+            round(capacity * (remote.size if of_host else worker.partition.num_boundary)),
+            inclusion=times[remote],
+            out_degree=out_degree[remote],
+            rng=np.random.default_rng(batch_seed(worker.job.config.seed, worker.rank, PRESAMPLED, 0)),
+        )
+        with worker.traffic.during("setup"):
+            self.store.fill(remote[chosen])
 
     @property
     def draws_on_device(self) -> bool:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from harness.deferred import torch
 from harness.registry import Registered, Registry
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 from harness.spec import PluginSource, Spec
 
 OptionsT = TypeVar("OptionsT", bound=Spec)

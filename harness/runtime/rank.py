@@ -20,12 +20,10 @@ if __name__ == "__main__":
 import numba  # noqa: F401 - first, so that no kernel is deferred
 import torch
 
-from harness.runtime.job import Job, join_group
-from harness.runtime.moves import STACKS
+from harness.runtime.audit import Usage
+from harness.runtime.job import STACKS, Job, join_group
 from harness.runtime.report import RankReport
-from harness.runtime.resuming import resume
-from harness.runtime.trainer import import_first, set_up
-from harness.runtime.usage import Usage
+from harness.runtime.trainer import import_first, resume, set_up
 from harness.runtime.worker import Worker
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.data.store import open_graph
+from harness.data.prepared import open_graph
 from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.devices import kind_of, upload
@@ -19,10 +19,9 @@ from harness.runtime.clock import Clock, Spans
 from harness.runtime.comm import Communicator, Traffic, TrafficCheck
 from harness.runtime.evaluation import WholeBlock
 from harness.runtime.features import FeatureStore
-from harness.runtime.job import Job, rank_device
+from harness.runtime.job import Job, Moves, rank_device
 from harness.runtime.meters import Meters
-from harness.runtime.moves import Moves
-from harness.runtime.spec import IN_PHASES, RunConfig
+from harness.runtime.run_config import IN_PHASES, RunConfig
 from harness.runtime.step import Loss
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from harness.data.partition import partition_nodes
-from harness.data.store import atomic_directory, locked, may_keep
+from harness.data.prepared import atomic_directory, locked, may_keep
 from harness.deferred import numba
 from harness.deferred import numpy as np
 from harness.graph.csr import Floats, Ints, Topology

@@ -14,11 +14,11 @@ from harness.errors import DataError
 from harness.models.spec import ModelSpec
 from harness.registry import Registry
 from harness.runtime.method import METHODS
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.expand import takes_list
-from harness.suite.network import NetworkSpec
 from harness.suite.schema import OwnModel, Suite, named_in
+from harness.suite.sections import NetworkSpec
 
 Json = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

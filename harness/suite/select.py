@@ -10,12 +10,12 @@ from typing import Any
 from harness.errors import UserError, folded, nearest
 from harness.metrics import Formula, find_metric
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 from harness.spec import RENAMED
 from harness.suite import document
-from harness.suite.claim import Claim, Selector
 from harness.suite.document import KeyPath
 from harness.suite.schema import Suite, TrialConfig
+from harness.suite.sections import Claim, Selector
 
 KEYS = ("dataset", "model", "method", "parts", "partitioner", "network", "seed", "repeat", "id")
 NAMES = ("dataset", "model", "method", "partitioner")  # in them case, `-` and `_` tell no two apart

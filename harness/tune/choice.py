@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.errors import UserError
 from harness.results.record_store import read_epochs
-from harness.suite.tuning import Goal
+from harness.suite.sections import Goal
 
 
 @dataclass(frozen=True)

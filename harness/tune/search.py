@@ -14,8 +14,8 @@ from harness.registry import whole_entries
 from harness.results.record_store import ResultStore, read_at
 from harness.results.tuned import TunedMethod, Tuning, TuningTrial
 from harness.suite.schema import MethodSettings, Suite, TrialConfig
-from harness.suite.text import as_written
-from harness.suite.tuning import Goal, RelativeTarget
+from harness.suite.sections import Goal, RelativeTarget
+from harness.suite.suite_file import as_written
 from harness.tune.choice import Chosen, Curve, Tried, choose, curve_of, success
 from harness.tune.space import Searched, Subject, settings_with
 from harness.tune.study import Rungs, Study, asha_rungs, spent_s, studies_at

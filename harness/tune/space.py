@@ -10,14 +10,13 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from harness.errors import UserError, nearest
-from harness.registry import find_plugins
 from harness.runtime.method import METHODS
-from harness.runtime.spec import MethodSpec, TrainSpec, TuningRun
+from harness.runtime.run_config import MethodSpec, TrainSpec, TuningRun
 from harness.spec import DatasetSpec
 from harness.suite.document import KeyPath
 from harness.suite.expand import expand
 from harness.suite.schema import MethodSettings, OwnModel, OwnSettings, Suite, TrialConfig
-from harness.suite.tuning import DEFAULT_SPACE, Range, Space, TuningSpec
+from harness.suite.sections import DEFAULT_SPACE, Range, Space, TuningSpec
 
 Point = Mapping[str, Any]
 """A value of every key that is searched: `train.lr`, `model.dropout`, or an option of the method."""
@@ -134,8 +133,7 @@ class Searched:
     def _space_of(self, trial: TrialConfig) -> dict[str, Range]:
         """Return what is searched of a method: shared keys, then its own options."""
         spec, method = self.spec, trial.method.name
-        plugins = find_plugins(self.suite.plugins, self.suite.directory)
-        found = METHODS.find(method, plugins).value
+        found = self.suite.catalogue().find(METHODS, method).value
         entry = next(entry for entry in self.suite.methods if entry.name == method)
         shared: Mapping[str, Any] = spec.space or DEFAULT_SPACE
         declared = {key: values for key, values in found.space.items() if key not in entry.options}

@@ -21,7 +21,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 from scipy.stats.qmc import Sobol
 
-from harness.suite.tuning import Range, TuningSpec
+from harness.suite.sections import Range, TuningSpec
 from harness.tune.choice import Curve
 from harness.tune.space import Subject
 

@@ -14,7 +14,7 @@ import torch
 from runtime.test_checkpoint import Ranks, kept
 
 from harness.runtime.checkpoint import Checkpoints
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 MIB = 1 << 20
 ROUNDS = 3

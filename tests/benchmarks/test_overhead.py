@@ -14,13 +14,12 @@ from benchmarks import pair
 
 from harness.check.graphs import OnDisk
 from harness.check.training import Case
-from harness.data.partition.store import ensure_partitioned
+from harness.data.partition.cached import ensure_partitioned
 from harness.models.spec import ModelSpec
 from harness.runtime.clock import Clock
 from harness.runtime.counters import Reasons
-from harness.runtime.meters import PROC, Meters
-from harness.runtime.samples import INTERVAL_S, SamplingThread
-from harness.runtime.spec import TrainSpec
+from harness.runtime.meters import INTERVAL_S, PROC, Meters, SamplingThread
+from harness.runtime.run_config import TrainSpec
 from harness.spec import PartitionSpec
 
 MODEL = ModelSpec(name="sage", layers=3, hidden=64, norm="layer", dropout=0.5)

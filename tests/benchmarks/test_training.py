@@ -13,7 +13,7 @@ from benchmarks.growth import WARMUP, measure, rounds
 from harness.check.graphs import OnDisk
 from harness.check.training import Case
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 TRAIN = TrainSpec(epochs=1, threads=1)
 MODEL = ModelSpec(name="sage", layers=2, hidden=64, norm="layer", dropout=0.5)

@@ -6,14 +6,16 @@ import functools
 
 import pytest
 from support.methods import SMALL, Secretive
+from support.tiers import tiered
 
 from harness.check import CheckReport, Subject, check_method, check_methods
 from harness.check.claims import options_finding
 from harness.errors import UserError
 from harness.runtime.method import METHODS
 
-# The first test runs what all of them judge.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+# The first test of a tier runs what all of them judge.
+pytestmark = pytest.mark.timeout(600)
+QUICK = ("bns-gcn", "graphsage")  # a method of each family
 
 CLAIMS = {  # that a method makes beyond what all are held to
     "full": {"exact", "bytes"},
@@ -46,9 +48,10 @@ def reports(world: int, *names: str) -> dict[str, CheckReport]:
     return dict(zip(names, check_methods(subjects, options=small, worlds=[world], limit_s=100), strict=True))
 
 
-@pytest.mark.parametrize("name", METHODS.names())
+@pytest.mark.parametrize("name", tiered(METHODS.names(), QUICK.__contains__))
 def test_a_shipped_method_is_what_it_claims(name: str) -> None:
-    report = reports(3, *METHODS.names())[name]  # three ranks show whatever two do
+    together = [each for each in METHODS.names() if (each in QUICK) == (name in QUICK)]
+    report = reports(3, *together)[name]  # three ranks show whatever two do
     assert report.ok, "\n".join(report.lines)
     states = {finding.check: finding.state for finding in report.findings}
     assert states.keys() == ALL

@@ -10,7 +10,7 @@ from support.training import run_all_to_the_end
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, run_ranks
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 MODEL = ModelSpec(name="sage", layers=2, hidden=8, dropout=0.5, norm="layer")
 SPEC = TrainSpec(epochs=6, threads=1, checksum_every=1, eval_every=3)

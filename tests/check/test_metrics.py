@@ -14,7 +14,7 @@ from harness.check.training import Case, run_ranks
 from harness.metrics import EPOCH_METRICS, METRICS, STAT
 from harness.models.spec import ModelSpec
 from harness.runtime.method import METHODS
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 MODEL = ModelSpec(layers=2, hidden=4, dropout=0)
 MORE: dict[str, list[dict[str, Any]]] = {  # options with statistics of their own

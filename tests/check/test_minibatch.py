@@ -14,7 +14,9 @@ from harness.check.graphs import OnDisk, on_disk, random_graph
 from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.models.spec import ModelSpec
 from harness.runtime.method import METHODS as REGISTERED
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
+
+pytestmark = pytest.mark.slow
 
 WORLD, NODES, FEATURES, ITEM, EPOCHS = 3, 60, 7, 4, 2
 GRAPH = random_graph(61, NODES, degree=6, features=FEATURES)

@@ -14,7 +14,7 @@ from harness.models.spec import ModelSpec
 from harness.runtime.comm import Scope
 from harness.runtime.method import METHODS
 from harness.runtime.minibatch import MiniBatchOptions
-from harness.runtime.spec import Timing, TrainSpec
+from harness.runtime.run_config import Timing, TrainSpec
 
 EPOCHS = 4
 REHEARSED = "after a rehearsal"

@@ -16,7 +16,9 @@ from harness.check.training import Case, RankError, RankOutcome, rank_group, run
 from harness.data.graph import GraphData
 from harness.models.spec import ModelSpec
 from harness.runtime.method import METHODS as REGISTERED
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
+
+pytestmark = pytest.mark.slow
 
 WORLD, NODES, EPOCHS = 3, 60, 2
 GRAPHS = {kind: random_graph(81, NODES, degree=8, weighted=kind == "weighted") for kind in ("plain", "weighted")}

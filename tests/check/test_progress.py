@@ -15,7 +15,7 @@ from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, run_ranks
 from harness.data.graph import GraphData
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 NODES, FIRST, EPOCHS = 60, 20, 6
 STALENESS = [0, 1, 2, 5]

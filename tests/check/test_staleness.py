@@ -19,7 +19,7 @@ from harness.check.graphs import OnDisk, dense_adjacency, on_disk, random_graph
 from harness.check.training import Case, RankOutcome, run_ranks
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 TOLERANCE = 1e-12
 NODES = 40

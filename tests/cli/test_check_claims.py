@@ -14,10 +14,10 @@ from harness.claims import suite_of
 from harness.cli import main
 from harness.results.record import read_record
 from harness.results.record_store import KeptSuite, ResultStore, write_suite
-from harness.suite.claim import Claim
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
+from harness.suite.sections import Claim
+from harness.suite.suite_file import load_suite
 
 SUITE = """\
 name: demo

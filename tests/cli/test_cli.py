@@ -15,10 +15,10 @@ from launch.tiny import write_ring, write_suite
 
 from harness.cli import main
 from harness.launch import runner as runner_module
-from harness.launch.memory import Capacity
+from harness.launch.hardware import Capacity
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
+from harness.suite.suite_file import load_suite
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.timeout(90)
@@ -135,7 +135,7 @@ def test_trials_of_changed_data_are_found_by_the_ids_in_the_suite_too(
         wanted.append([own.id for own in options["wanted"]])
         return [changed if own.id == trial.id else own for own in trials], []
 
-    monkeypatch.setattr("harness.launch.data_changes.on_todays_data", look)
+    monkeypatch.setattr("harness.launch.inputs.on_todays_data", look)
     for own in (trial, changed):
         code, out, _ = harness(capsys, "plan", "tiny.yaml", "--only", f"id={own.id}")
         assert (code, out.splitlines()[1].split()[0]) == (0, changed.id)
@@ -223,16 +223,16 @@ def test_ctrl_c(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 def test_plan_says_what_does_not_fit_and_of_what_memory_consists(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.launch.memory.capacity", lambda: Capacity(1 << 30))
+    monkeypatch.setattr("harness.launch.hardware.capacity", lambda: Capacity(1 << 30))
     large = ["--set", "datasets=[reddit]", "--set", "seeds=[0]"]
     _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, "--set", "model.hidden=2048")
-    assert re.search(r"will not fit: needs at least \S+ GiB, this machine has 1 GiB", out)
+    assert re.search(r"may not fit: needs up to \S+ GiB, this machine has 1 GiB", out)
     gpus = Capacity(1 << 40, (1 << 30, 1 << 40), names=("A", "A"))
-    monkeypatch.setattr("harness.launch.memory.capacity", lambda: gpus)
+    monkeypatch.setattr("harness.launch.hardware.capacity", lambda: gpus)
     gpu = ["--device", "gpu", "--set", "partition.parts=[2]"]
     _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, *gpu, "--set", "model.hidden=4096")
-    assert re.search(r"will not fit: needs at least \S+ GiB, GPU 0 has 1 GiB", out)
-    monkeypatch.setattr("harness.launch.memory.capacity", lambda: Capacity(1 << 30))
+    assert re.search(r"may not fit: needs up to \S+ GiB, GPU 0 has 1 GiB", out)
+    monkeypatch.setattr("harness.launch.hardware.capacity", lambda: Capacity(1 << 30))
     _, out, _ = harness(capsys, "plan", "tiny.yaml", "--memory", "--only", "seed=0")
     assert "fit:" not in out
     components = re.findall(r"^(input features|layers \(Eq\. 3\)|adjacency|together) +\S+ [KMG]?i?B ", out, re.M)
@@ -275,7 +275,7 @@ def test_plan_works_beside_results_of_no_suite(home: Path, capsys: pytest.Captur
     assert "6 by their arithmetic" in out.splitlines()[-1]
 
 
-def test_plan_remarks_what_is_hardly_meant(
+def test_plan_warns_of_what_is_hardly_meant(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.launch.planner.cores", lambda: 2)
@@ -301,7 +301,7 @@ def test_what_no_machine_could_hold_is_refused(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before anything is planned for it, by `plan` and `run` alike; a line for each mistake."""
-    monkeypatch.setattr("harness.launch.memory.capacity", lambda: Capacity(30 << 20))
+    monkeypatch.setattr("harness.launch.hardware.capacity", lambda: Capacity(30 << 20))
     wide = ["--set", "partition.parts=[2,11,12]", "--set", "model.hidden=10000000", "--set", "seeds=[0]"]
     lines = (
         "error: --set partition.parts=[2,11,12]: bad value 11: this machine has memory for 10 processes "

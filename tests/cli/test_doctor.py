@@ -9,7 +9,7 @@ import pytest
 from harness.cli import doctor as module
 from harness.cli.doctor import doctor
 from harness.launch import network
-from harness.suite.network import NetworkSpec
+from harness.suite.sections import NetworkSpec
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:

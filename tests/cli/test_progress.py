@@ -13,7 +13,7 @@ from harness.cli.progress import Bars, Latest, Lines, NotebookTable, outcome_tex
 from harness.cli.terminal import bytes_text, seconds_text
 from harness.models.spec import ModelSpec
 from harness.results.record import Record
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.schema import MethodSpec, TrialConfig
 

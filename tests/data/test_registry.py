@@ -13,8 +13,8 @@ from support import raw_formats as raw
 
 from harness.data import registry
 from harness.data.catalog import published
+from harness.data.prepared import open_graph
 from harness.data.registry import dataset_info, dataset_names, prepare
-from harness.data.store import open_graph
 from harness.errors import DataError, DataUnavailable, UserError
 from harness.spec import DatasetSpec
 

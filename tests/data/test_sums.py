@@ -18,10 +18,9 @@ from support import raw_formats as raw
 
 from harness.data import registry
 from harness.data.catalog import published
-from harness.data.partition.store import PartitionPaths, ensure_partitioned, find_partitioned, partition_fingerprint
+from harness.data.partition.cached import PartitionPaths, ensure_partitioned, find_partitioned, partition_fingerprint
+from harness.data.prepared import SUMS, changed, fingerprint, locked, open_graph, seal
 from harness.data.registry import prepare
-from harness.data.store import SUMS, fingerprint, locked, open_graph
-from harness.data.sums import changed, seal
 from harness.errors import DataError, UserError
 from harness.spec import DatasetSpec, PartitionSpec
 
@@ -37,13 +36,13 @@ def told() -> list[str]:
 @pytest.fixture
 def make(tmp_path: Path, told: list[str]) -> Callable[[], Path]:
     write_ring(tmp_path / "data")
-    return lambda: prepare(RING, data_dir=tmp_path / "data", cache=tmp_path / "cache", tell=told.append)
+    return lambda: prepare(RING, data_dir=tmp_path / "data", cache=tmp_path / "cache", report=told.append)
 
 
 @pytest.fixture
 def split(tmp_path: Path, told: list[str]) -> Callable[[Path], PartitionPaths]:
     where = {"cache": tmp_path / "cache", "inductive": True}
-    return lambda graph: ensure_partitioned(graph, HALVES, **where, tell=told.append)
+    return lambda graph: ensure_partitioned(graph, HALVES, **where, report=told.append)
 
 
 def flip(path: Path, keep_time: bool = False) -> None:

@@ -12,7 +12,7 @@ from harness.registry import find_plugins
 from harness.runtime.method import METHODS, Family
 from harness.scaffold import new_method
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 FAMILIES: tuple[Family, ...] = ("full-graph", "mini-batch")
 LIMIT_S = 200  # the machine may be busy
@@ -42,6 +42,7 @@ def test_the_suite_names_the_method_by_its_file(method: Path, tmp_path: Path) ->
     assert find_plugins(["by-degree/by_degree.py"], tmp_path).keys() == {("method", "by-degree")}
 
 
+@pytest.mark.slow
 def test_the_method_and_what_it_starts_from_pass_the_check(method: Path, tmp_path: Path) -> None:
     files = [method]
     for family in FAMILIES:

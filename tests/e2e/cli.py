@@ -58,7 +58,6 @@ class CommandLine:
         kept = {k: value for k, value in os.environ.items() if k == "HARNESS_LOCKS" or not k.startswith("HARNESS_")}
         ours = {"HARNESS_CACHE": str(self.cache), "PYTHONPATH": str(PLUGINS), "COLUMNS": "200"}
         ours["HARNESS_SECRET"] = "a secret that these tests share"
-        ours["HARNESS_USER"] = "root"  # tests that sudo runs stay root's
         return kept | ours | self.variables | variables
 
 

@@ -23,8 +23,7 @@ import pytest
 from e2e.cli import CommandLine, records, trains, wait_until
 
 import harness
-from harness.launch.enter import command as inside
-from harness.launch.network import batch, namespace, namespaces
+from harness.launch.network import Command, namespaces
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
@@ -129,18 +128,22 @@ def loopback(tmp_path: Path, prepared: Path) -> Iterator[Machines]:
 @pytest.fixture
 def cabled(tmp_path: Path, prepared: Path) -> Iterator[Machines]:
     """Two network namespaces, 10.99.0.1 and 10.99.0.2."""
-    names = [namespace("node0"), namespace("node1")]
+    if os.geteuid() != 0:
+        pytest.skip("nsenter needs root")
+    up = [
+        Command(node, "ip", [f"addr add 10.99.0.{node + 1}/24 dev eth0", "link set eth0 up", "link set lo up"])
+        for node in range(2)
+    ]
     with ExitStack() as stack:
-        stack.enter_context(namespaces(names))
-        batch("ip", [f"link add eth0 type veth peer name eth0 netns {names[1]}"], "-n", names[0])
-        for number, name in enumerate(names, 1):
-            lines = [f"addr add 10.99.0.{number}/24 dev eth0", "link set eth0 up", "link set lo up"]
-            batch("ip", lines, "-n", name)
+        cable = Command(0, "ip", ["link add eth0 type veth peer name eth0 netns {1}"])
+        found = stack.enter_context(namespaces(2, [cable, *up]))
+        inside = [("nsenter", f"--net=/proc/{os.getpid()}/fd/{namespace}") for namespace in found]
         nodes = [
-            replace(command, prefix=inside(name))
-            for command, name in zip(commands(tmp_path, prepared), names, strict=True)
+            replace(command, prefix=prefix)
+            for command, prefix in zip(commands(tmp_path, prepared), inside, strict=True)
         ]
-        machines = Machines("10.99.0.1", 29400, nodes, lambda: batch("ip", ["link set eth0 down"], "-n", names[1]))
+        unplug = [*inside[1], "ip", "link", "set", "eth0", "down"]
+        machines = Machines("10.99.0.1", 29400, nodes, lambda: subprocess.run(unplug, check=True))
         stack.callback(machines.close)
         yield machines
 

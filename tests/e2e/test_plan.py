@@ -12,7 +12,7 @@ from e2e.cli import SUITES
 
 from harness.cli import main
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 Plan = Callable[[str], tuple[int, str, str]]
 APART = {"anchor", "network", "reddit"}
 REST = sorted(path.stem for path in SUITES.glob("*.yaml") if path.stem not in APART)

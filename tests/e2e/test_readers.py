@@ -14,7 +14,7 @@ from e2e.cli import COMMAND, CommandLine, records
 
 from harness.results.record_store import read_epochs
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 SUITE = """\
 name: small
 datasets: [digits]

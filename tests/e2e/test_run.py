@@ -15,7 +15,7 @@ from e2e.cli import PLUGINS, CommandLine, records, stamps
 
 import harness
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 EPOCHS, HIDDEN, FEATURES, FLOAT = 3, 8, 64, 4
 OWN = "alternating"

@@ -10,7 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from e2e.cli import CommandLine, records, trains, wait_until
+
+pytestmark = pytest.mark.slow
 
 SUITE = """name: tiny
 datasets: [digits]

@@ -11,7 +11,7 @@ import torch
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, train
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 pytestmark = pytest.mark.gpu
 

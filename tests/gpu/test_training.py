@@ -14,7 +14,7 @@ from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, run_ranks, train
 from harness.models.spec import ModelSpec
 from harness.runtime.method import METHODS
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 pytestmark = pytest.mark.gpu
 

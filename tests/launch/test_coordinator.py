@@ -16,15 +16,16 @@ from launch.tiny import SUITE, TESTS, Silent, write_ring
 from harness.launch.coordinator import Coordinator, coordinate
 from harness.launch.heartbeat import gone_key
 from harness.launch.inputs import InputCache
+from harness.launch.machines import OneMachine, TrialJob
 from harness.launch.rendezvous import CALL, Cluster, NodeInfo, TrialChannel, connect, wait_for
-from harness.launch.runner import OneMachine, RunOptions
+from harness.launch.slots import RunOptions
 from harness.launch.worker_node import WorkerNode, take_part
 from harness.results.record import Record, read_record
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
-from harness.suite.network import NetworkSpec
 from harness.suite.schema import Timeouts
+from harness.suite.sections import NetworkSpec
+from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -117,7 +118,7 @@ def test_other_data_on_the_other_node(run: Run) -> None:
 def alone(nodes: int, rdzv_timeout_s: float) -> Coordinator:
     """A coordinator whose worker nodes the test plays."""
     client = connect(Cluster(nodes, "127.0.0.1", free_port(), rdzv_timeout_s=rdzv_timeout_s))
-    return Coordinator(client, "s", OneMachine(Timeouts(), nodes=nodes))
+    return Coordinator(Timeouts(), nodes=nodes, client=client, suite="s")
 
 
 def test_the_first_nodes_that_live_take_part_in_the_order_of_their_addresses() -> None:
@@ -137,7 +138,7 @@ def test_a_node_that_never_comes(tmp_path: Path) -> None:
     coordinator = alone(2, 1)
     suite = load_suite(TESTS.parent / "suites" / "quickstart.yaml")
     trial = expand(suite, device="cpu")[0]
-    group = coordinator.run(trial, None, tmp_path, Silent())  # type: ignore[arg-type]
+    group = coordinator.run(TrialJob(trial, None, tmp_path))  # type: ignore[arg-type]
     assert (group.status, group.wall_s) == ("timeout", None)
     assert group.reason == "node 0 waited in vain: not all of the 2 nodes came within 1 s (--rdzv-timeout)"
     shown: list[str] = []

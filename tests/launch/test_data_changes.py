@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from launch.tiny import TESTS, Silent, write_ring
 
-from harness.data import store
-from harness.launch.data_changes import on_todays_data
-from harness.launch.inputs import InputCache
-from harness.launch.runner import RunOptions, run_suite
+from harness.data import prepared as store
+from harness.launch.inputs import InputCache, on_todays_data
+from harness.launch.runner import run_suite
+from harness.launch.slots import RunOptions
 from harness.results.record import read_record
 from harness.results.record_store import ResultStore, read_suite
 from harness.suite.expand import expand
@@ -217,7 +217,7 @@ def test_all_is_read_once_for_fingerprints_that_cannot_be_kept(bench: Bench, mon
     def full(path: Path, text: str) -> None:
         raise OSError(errno.ENOSPC, path)
 
-    monkeypatch.setattr(store, "replace_text", full)
+    monkeypatch.setattr(store, "write_whole", full)
     monkeypatch.setattr(store, "hash_file", lambda path, hash_=store.hash_file: read.append(path) or hash_(path))
     inputs = InputCache(bench.data, bench.cache)
     assert {inputs.get(trial, print).fingerprint for _ in range(3)} == {kept}

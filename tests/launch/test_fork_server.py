@@ -19,10 +19,10 @@ import pytest
 
 from harness.launch import fork_server
 from harness.launch.fork_server import NoWarmStart, end_fork_server, own_pages
-from harness.launch.local import WORKER, GroupResult, run_group
-from harness.launch.network import namespace, namespaces
-from harness.launch.process import Placement, placements_of, rank_environment
-from harness.launch.runner import COMPILING
+from harness.launch.group import GroupResult, run_group
+from harness.launch.machines import COMPILING
+from harness.launch.network import namespaces
+from harness.launch.process import WORKER, Placement, placements_of, rank_environment
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -63,7 +63,6 @@ def report(
     return run_group(
         job,
         placements or placements_of(range(2), 2),
-        folder,
         threads=threads,
         timeout_s=60,
         on_progress=on_progress,
@@ -236,14 +235,13 @@ def test_a_warm_rank_is_in_its_network_namespace(tmp_path: Path, monkeypatch: py
     body = """
 found = [os.stat("/proc/self/ns/net").st_ino, sorted(os.listdir("/sys/class/net")), os.environ["NCCL_HOSTID"]]
 """
-    names = [namespace("t0"), namespace("t1")]
-    places = [Placement(rank, rank, 2, 2, "lo", name) for rank, name in enumerate(names)]
-    with namespaces(names):
+    with namespaces(2) as own:
+        places = [Placement(rank, rank, 2, 2, "lo", namespace) for rank, namespace in enumerate(own)]
         cold = found(report(tmp_path, monkeypatch, body, placements=places, warm=False))
         group = report(tmp_path, monkeypatch, body, placements=places)
     assert group.warm
     assert found(group) == cold
-    assert [name for _, _, name in cold] == names
+    assert [name for _, _, name in cold] == [f"harness-{namespace}" for namespace in own]
     assert len({inode for inode, _, _ in cold} | {os.stat("/proc/self/ns/net").st_ino}) == 3
 
 

@@ -1,9 +1,11 @@
-"""Namespaces end with their context, and those of a killed runner at the next start."""
+"""Namespaces need no root, end with their context, and with the last process that holds them."""
 
 from __future__ import annotations
 
 import os
+import pwd
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,17 +15,22 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UserError
-from harness.launch.enter import command
-from harness.launch.network import NAMESPACES, batch, clean_namespaces, namespace, namespaces, remove_namespaces
+from harness.launch.namespaces import inside
+from harness.launch.network import Command, CommandError, namespaces
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = [pytest.mark.root, pytest.mark.timeout(60)]
 
 
 def here() -> set[str]:
-    """Names as `ip` tells them, not as the module under test finds them."""
-    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
-    return {line.split()[0] for line in listed.splitlines()}
+    """Return the network namespaces that a process is in, as the kernel names them."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            found.add(os.readlink(process / "ns/net"))
+        except OSError:
+            continue
+    return found
 
 
 def wait_for(condition, seconds: float = 20) -> None:
@@ -35,91 +42,123 @@ def wait_for(condition, seconds: float = 20) -> None:
 
 @pytest.mark.parametrize("error", [None, RuntimeError, KeyboardInterrupt])
 def test_they_are_gone_afterwards(error: type[BaseException] | None) -> None:
-    names = [namespace("one"), namespace("two")]
+    before = set(os.listdir("/proc/self/fd"))
     caught = None
     try:
-        with namespaces(names):
-            assert set(names) <= here()
+        with namespaces(2) as found:
+            own = {os.fstat(each).st_ino for each in found}
+            assert len(own | {os.stat("/proc/self/ns/net").st_ino}) == 3
             if error is not None:
                 raise error("planted")
     except BaseException as raised:
         caught = type(raised)
     assert caught is error
-    assert not set(names) & here()
-
-
-def test_a_second_that_cannot_be_made_takes_the_first_with_it() -> None:
-    first, second = namespace("first"), "no/name"
-    with pytest.raises(UserError, match=r"^`ip netns add no/name`: .*no/name"), namespaces([first, second]):
-        pytest.fail("it was made")
-    assert first not in here()
+    assert set(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_failing_line_is_named() -> None:
-    name = namespace("line")
-    expected = rf"^`ip -n {name} link set nothing up`: Cannot find device .nothing.$"
-    with namespaces([name]), pytest.raises(UserError) as caught:
-        batch("ip", ["link set lo up", "link set nothing up", "link set lo down"], "-n", name)
-    assert re.search(expected, str(caught.value))
+    before = set(os.listdir("/proc/self/fd"))
+    lines = Command(1, "ip", ["link set lo up", "link set nothing up", "link set lo down"])
+    with pytest.raises(CommandError) as caught, namespaces(2, [Command(0, "ip", ["link set lo up"]), lines]):
+        pytest.fail("they were made")
+    assert re.search(r"^`ip link set nothing up`: Cannot find device .nothing.$", str(caught.value))
+    assert caught.value.number == 1
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_tool_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="No such file"), namespaces(1, [Command(0, "ip", ["link"])]):
+        pytest.fail("they were made")
 
 
 def test_a_killed_runner(tmp_path: Path) -> None:
-    """Its ranks end with it; its namespaces stay until the next start, which leaves those of the living."""
+    """Its ranks end with it, and so do its namespaces."""
     script = (
-        "import sys; from pathlib import Path; from harness.launch.local import run_group\n"
-        "from harness.launch.network import network; from harness.suite.network import NetworkSpec\n"
+        "import sys; from pathlib import Path; from harness.launch.group import run_group\n"
+        "from harness.launch.network import network; from harness.suite.sections import NetworkSpec\n"
         "out = Path(sys.argv[1])\n"
         "options = dict(threads=1, timeout_s=50, on_progress=print, worker='launch.fake_worker')\n"
         "with network(NetworkSpec(rate='1gbit'), 2) as places:\n"
-        "    run_group(out / 'job.json', places, out, **options)\n"
+        "    run_group(out / 'job.json', places, **options)\n"
     )
     (tmp_path / "job.json").write_text(f'{{"out": "{tmp_path}", "config": {{}}}}')
     env = os.environ | {"FAKE_RANKS": '{"0": "hang", "1": "stubborn"}', "PYTHONPATH": str(TESTS)}
     runner = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], env=env)
-
-    def theirs() -> set[str]:
-        return {name for name in here() if name.startswith(f"harness-{runner.pid}-")}
 
     def ranks() -> list[int]:
         return [int(path.read_text() or 0) for path in tmp_path.glob("pid-*")]
 
     try:
         wait_for(lambda: len(ranks()) == 2 and all(ranks()))
-        made = theirs()
-        assert len(made) == 3  # two hosts and the switch
-        clean_namespaces()
-        assert theirs() == made
+        made = {os.readlink(f"/proc/{rank}/ns/net") for rank in ranks()}
+        assert len(made - {os.readlink("/proc/self/ns/net")}) == 2
         for rank in ranks():  # no process between the runner and the rank: its signals arrive
             assert os.getsid(rank) == rank
         runner.send_signal(signal.SIGKILL)
         runner.wait()
         wait_for(lambda: not any(Path(f"/proc/{rank}").exists() for rank in ranks()))
-        clean_namespaces()
-        assert not theirs()
+        assert not made & here()
     finally:
         runner.kill()
         runner.wait()
-        clean_namespaces()
-
-
-def test_only_a_runners_own_are_cleaned() -> None:
-    pid, start = namespace("x").split("-")[1:3]
-    reused = f"harness-{pid}-{int(start) - 1}-h0"  # this process's id, when it was someone else's
-    others = [f"harness-{pid}", f"harnessed-{pid}-{int(start) - 1}-h0"]
-    mine = namespace("h0")
-    try:
-        with namespaces([reused, *others, mine]):
-            clean_namespaces()
-            assert reused not in here()
-            assert {*others, mine} <= here()
-    finally:
-        remove_namespaces([reused, *others, mine])
 
 
 def test_inside() -> None:
-    name = namespace("inside")
-    with namespaces([name]):
-        assert (NAMESPACES / name).exists()
-        shown = subprocess.run([*command(name), "cat", "/proc/net/dev"], capture_output=True, text=True)
-    devices = [line.partition(":")[0].strip() for line in shown.stdout.splitlines()[2:]]
-    assert devices == ["lo"]
+    script = "cat /proc/net/dev; ls /sys/class/net; pwd"
+    with namespaces(1) as found:
+        shown = subprocess.run([*inside(found[0]), "sh", "-c", script], pass_fds=found, capture_output=True, text=True)
+        gone = subprocess.run([*inside(found[0]), "true"], capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    *proc, sys_lo, directory = shown.stdout.splitlines()[2:]
+    assert [line.partition(":")[0].strip() for line in proc] == ["lo"]
+    assert (sys_lo, directory) == ("lo", os.getcwd())
+    assert (gone.returncode, gone.stderr) == (1, "true: Bad file descriptor\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to start a command as another user")
+def test_another_user_than_root(tmp_path: Path) -> None:
+    """A user makes networks without root; what runs in them has no capability, there or elsewhere."""
+    from harness.launch import namespaces as module
+
+    nobody, python = pwd.getpwnam("nobody"), Path("/usr/bin/python3")
+    if not python.exists():
+        pytest.skip("no Python that another user can run")
+    place = Path("/tmp", f"harness-test-{os.getpid()}.py")
+    shutil.copy(module.__file__, place)
+    place.chmod(0o644)
+    script = f"""
+import json, os, socket, subprocess, sys
+ours, theirs = socket.socketpair()
+helper = subprocess.Popen([{str(python)!r}, "-I", "-S", {str(place)!r}], stdin=theirs)
+theirs.close()
+lines = ["link set lo up", "link add cable type veth"]
+shape = "qdisc add dev cable root tbf rate 1gbit burst 30000 limit 100000"
+ours.sendall(json.dumps({{"count": 1, "commands": [[0, "ip", lines], [0, "tc", [shape]]]}}).encode())
+ours.shutdown(socket.SHUT_WR)
+said, found, _, _ = socket.recv_fds(ours, 1 << 16, 9)
+print(said.decode())
+tried = "ls /sys/class/net; grep -E 'Uid|CapPrm|CapEff|CapAmb' /proc/self/status; ip link set lo down"
+command = [{str(python)!r}, "-I", "-S", {str(place)!r}, str(found[0]), "sh", "-c", tried]
+subprocess.run(command, pass_fds=found, stderr=subprocess.STDOUT)
+"""
+    try:
+        done = subprocess.run(
+            [python, "-c", script],
+            user=nobody.pw_uid,
+            group=nobody.pw_gid,
+            extra_groups=(),
+            cwd="/",
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        place.unlink()
+    answer, *names, uid, permitted, effective, ambient, refused = done.stdout.splitlines()
+    if "not permitted" in answer:
+        pytest.skip(f"this system gives a user no namespaces: {answer}")
+    assert answer == "{}", done.stderr
+    assert set(names) == {"cable", "lo", "veth0"}
+    assert set(uid.split()[1:]) == {str(nobody.pw_uid)}
+    assert {int(line.split()[1], 16) for line in (permitted, effective, ambient)} == {0}
+    assert "Operation not permitted" in refused

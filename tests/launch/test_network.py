@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from launch.tiny import SUITE, TESTS, Silent, write_suite
@@ -14,12 +16,13 @@ from harness.launch import network as module
 from harness.launch.network import network, why_not
 from harness.launch.planner import plan
 from harness.launch.process import placements_of
-from harness.launch.runner import RunOptions, run_suite
+from harness.launch.runner import run_suite
+from harness.launch.slots import RunOptions
 from harness.results.record_store import ResultStore, read_at
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
-from harness.suite.network import NetworkSpec
 from harness.suite.schema import Suite
+from harness.suite.sections import NetworkSpec
+from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -80,10 +83,34 @@ def test_a_rate_is_kept(tmp_path: Path) -> None:
     assert measured[-1] > 50e6
 
 
-def test_why_not_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def held() -> list[str]:
+    """Return the network namespaces that this process has a descriptor of."""
+    links = []
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            links.append(os.readlink(path))
+    return [link for link in links if link.startswith("net:")]
+
+
+REFUSED = (
+    "network 1gbit needs user namespaces, or root: unshare: Operation not permitted (sysctl user.max_user_namespaces, "
+    "kernel.apparmor_restrict_unprivileged_userns; a container: --privileged)"
+)
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a system does that lets its users make no user namespaces."""
+
+    def refused(*arguments: object) -> NoReturn:
+        raise UserError("unshare: Operation not permitted")
+
     monkeypatch.setattr(module.shutil, "which", lambda tool: f"/sbin/{tool}")
-    monkeypatch.setattr(module.os, "geteuid", lambda: 1000)
-    assert why_not(NetworkSpec(rate="1gbit")) == ("network 1gbit needs root, for network namespaces (run as root)")
+    monkeypatch.setattr(module, "namespaces", refused)
+
+
+def test_why_not_without_user_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch)
+    assert why_not(NetworkSpec(rate="1gbit")) == REFUSED
 
 
 def test_why_not_without_iproute2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -97,15 +124,19 @@ def test_why_not_without_iproute2(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 @pytest.mark.parametrize(("lacking", "module_name"), [("netem", "sch_netem"), ("tbf", "sch_tbf")])
 def test_why_not_with_this_kernel(monkeypatch: pytest.MonkeyPatch, lacking: str, module_name: str) -> None:
     """A kernel without a queueing discipline keeps only the networks that need it from running."""
-    real = module.batch
+    real = module.namespaces
 
-    def without(tool: str, lines: list[str], *options: str) -> None:
+    def without(count: int, commands: list[module.Command]) -> AbstractContextManager[list[int]]:
         # One that is unknown to every kernel stands for the one that this kernel is to lack.
-        others = [line.replace(f" {lacking} ", " harnessnone ") for line in lines]
-        present = [line for line in others if " netem " not in line]  # whatever this kernel has of the other
-        real(tool, present, *options)
+        others = [
+            each._replace(lines=[line.replace(f" {lacking} ", " harnessnone ") for line in each.lines])
+            for each in commands
+        ]
+        # whatever this kernel has of the other
+        present = [each._replace(lines=[line for line in each.lines if " netem " not in line]) for each in others]
+        return real(count, present)
 
-    monkeypatch.setattr(module, "batch", without)
+    monkeypatch.setattr(module, "namespaces", without)
     needs = {"netem": NetworkSpec(latency="50us"), "tbf": NetworkSpec(rate="1gbit")}
     assert why_not(NetworkSpec()) is None
     reason = why_not(needs.pop(lacking))
@@ -117,10 +148,10 @@ def test_why_not_with_this_kernel(monkeypatch: pytest.MonkeyPatch, lacking: str,
 @pytest.mark.root
 def test_a_command_that_fails_is_named_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_tbf", lambda spec: "harnessnone")
-    before = set(os.listdir("/run/netns"))
-    with pytest.raises(UserError, match=r"^`tc -n harness-\S+-h0 qdisc add dev eth0 root harnessnone`: "):
+    before = held()
+    with pytest.raises(UserError, match=r"^`tc qdisc add dev port0 root harnessnone`: "):
         network(NetworkSpec(rate="1gbit"), 2).__enter__()
-    assert set(os.listdir("/run/netns")) - before == set()
+    assert held() == before
 
 
 def prepare(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Suite, ResultStore, RunOptions]:
@@ -133,23 +164,21 @@ def prepare(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Suite, Re
 
 def test_a_trial_whose_network_cannot_be_had_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the others of the suite run; the plan says so before."""
-    monkeypatch.setattr(module.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(module.shutil, "which", lambda tool: f"/sbin/{tool}")
+    refuse(monkeypatch)
     suite, store, options = prepare(tmp_path, monkeypatch)
     trials = expand(suite)
-    reason = "network 1gbit needs root, for network namespaces (run as root)"
     planned = {p.trial.network is None: (p.state, p.reason) for p in plan(trials, store, options)}
-    assert planned == {True: ("run", None), False: ("skip", reason)}
+    assert planned == {True: ("run", None), False: ("skip", REFUSED)}
     assert run_suite(suite, trials, store, options, Silent()) == 0
     records = [read_at(store.directory / trial.id) for trial in trials]
-    assert [(record.status, record.reason) for record in records] == [("ok", None), ("skipped", reason)]
+    assert [(record.status, record.reason) for record in records] == [("ok", None), ("skipped", REFUSED)]
 
 
 @pytest.mark.root
 def test_a_trial_on_a_network_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = set(os.listdir("/run/netns"))
+    before = held()
     suite, store, options = prepare(tmp_path, monkeypatch)
     assert [p.state for p in plan(expand(suite), store, options)] == ["run", "run"]
     assert run_suite(suite, expand(suite), store, options, Silent()) == 0
     assert sorted(store.finished().values()) == ["ok", "ok"]
-    assert set(os.listdir("/run/netns")) - before == set()
+    assert held() == before

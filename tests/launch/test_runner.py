@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,15 @@ from launch.tiny import SUITE, Silent, start_runner, write_suite
 
 from harness.errors import DataError, UserError
 from harness.launch import inputs
-from harness.launch.inputs import InputCache
-from harness.launch.local import GroupResult
-from harness.launch.process import Placement, placements_of
-from harness.launch.runner import OneMachine, RunOptions, exit_code, request_of, run_suite
+from harness.launch.machines import OneMachine, TrialJob
+from harness.launch.runner import exit_code, request_of, run_suite
+from harness.launch.slots import RunOptions
 from harness.results.leases import RUNNERS, Lease
 from harness.results.record import Record, read_record
 from harness.results.record_store import SUITE_FILE, ResultStore, read_epochs, read_suite
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
-from harness.suite.schema import Timeouts, TrialConfig
+from harness.suite.schema import TrialConfig
+from harness.suite.suite_file import load_suite
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.timeout(120)
@@ -119,12 +118,11 @@ def test_what_a_record_says(bench: Bench) -> None:
 
 
 def test_job_is_what_the_contract_says(bench: Bench, tmp_path: Path) -> None:
-    from harness.launch.runner import write_job
     from harness.runtime.job import Job
 
     trial = bench.trials[3]
     found = inputs.InputCache(bench.data).get(trial, lambda text: None)
-    job = json.loads(write_job(trial, found, tmp_path, 12.5, threads=1, cores=1).read_text())
+    job = json.loads(TrialJob(trial, found, tmp_path).write(12.5, threads=1, cores=1).read_text())
     paths = {"graph", "train_view", "full_view", "store", "out"}
     assert set(job) == paths | {"config", "inductive", "collective_timeout_s", "threads", "cores", "attempt"}
     assert Job.read(tmp_path / "job.json").config.method == trial.method
@@ -251,7 +249,7 @@ def test_data_is_prepared_once_and_a_failure_is_remembered(monkeypatch: pytest.M
         tell("preparing ring")
         raise DataError("damaged", file="x.npz")
 
-    bench.patch.setattr("harness.launch.preparing.prepare_apart", prepare)
+    bench.patch.setattr("harness.launch.inputs.prepare_apart", prepare)
     _, told = bench.run()
     assert calls == ["ring"]
     assert {record.reason for record in told.records} == {"x.npz: damaged"}
@@ -434,25 +432,6 @@ def test_rounds_are_run_in_turns_and_gone_on_with(bench: Bench) -> None:
     assert not any(record.flags for record in told.records)  # the fake ranks' scores are the same
     _, more = bench.run()
     assert [(by_id[id_].partition.parts, by_id[id_].repeat) for _, id_ in more.started] == [(1, 1)]
-
-
-def test_only_what_is_timed_gets_pages_of_its_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, set[bool]] = {}
-
-    def group(job: Path, placements: Sequence[Placement], *args: object, **options: object) -> GroupResult:
-        timing = json.loads(job.read_text())["config"]["timing"]
-        seen.setdefault(timing, set()).update(placement.own_pages for placement in placements)
-        return GroupResult()
-
-    monkeypatch.setattr("harness.launch.runner.run_group", group)
-    ranks = OneMachine(Timeouts(), worker="launch.fake_worker", warm=True)
-    trial = bench.trials[0]
-    inputs = InputCache(data_dir=bench.directory / "data").get(trial, lambda text: None)
-    for timing in ("off", "wall"):
-        out = bench.directory / timing
-        out.mkdir()
-        ranks.start(trial.model_copy(update={"timing": timing}), inputs, out, placements_of(range(1), 1), print)
-    assert seen == {"off": {False}, "wall": {True}}
 
 
 def test_checkpoints_of_a_trial_whose_runner_died_after_its_record_go(tmp_path: Path) -> None:

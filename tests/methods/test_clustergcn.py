@@ -22,7 +22,7 @@ from harness.models.gnn import GNN
 from harness.models.layer import BlockSize
 from harness.models.spec import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 from harness.sampling.subgraphs import clusters
 
 WORLD, NODES, FEATURES, CLASSES, ITEM, EPOCHS = 3, 60, 7, 4, 8, 2

@@ -6,19 +6,21 @@ The device is made of host memory (tests/support/fake_device.py). What it cannot
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.on_device import FAULTS, OnDevice, train_on_both, train_with_fault
+from support.tiers import Batches, tiered
 
 from harness.check.graphs import TinyGraphs
 from harness.check.training import Case, RankError, RankOutcome, rank_group, run_ranks
 from harness.models.spec import ModelSpec
 from harness.runtime.integrity import LOOKED_AT
 from harness.runtime.method import METHODS as REGISTERED
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 RTOL = 1e-9  # float64; orders of summation differ
 SPEC = TrainSpec(epochs=2, precision="float64", threads=1)
@@ -82,6 +84,8 @@ Key = tuple[int, str, str]
 RUNS: list[Key] = [(1, name, "sage") for name, (method, _) in METHODS.items() if name in (method, HOST)] + [
     (2, name, model) for name, (method, _) in METHODS.items() for model in MODELS if model == "sage" or name == method
 ]
+# In the quick tier two ranks train one plain variant of each method.
+QUICK: list[Key] = [(2, name, "sage") for name, (method, _) in METHODS.items() if name == method]
 DRAWN_THERE = ("graphsage", "fastgcn", "ladies", "skewed", "graphsaint", "clustergcn", "vrgcn", "dgs")
 DRAWN_OTHERWISE = ("graphsaint edges",)  # some nodes have no neighbours; chances are tested by themselves
 DRAWN_HERE = ("graphsage asking", "graphsage asking ahead", "ladies asking", "dgs asking")
@@ -92,7 +96,7 @@ TRANSFER = ("synchronize a stream", "harness/runtime/batches.py:do")  # in a thr
 LABELLED = ("nonzero", "harness/runtime/minibatch.py:_loss")  # how many rows of a subgraph the loss reads
 ASKED = ("copy to the host", "harness/runtime/step.py:ask")  # how many rows are moved
 INDUCED = ("nonzero", "harness/graph/on_device.py:induce_columns")  # how many edges there are
-PLACED = ("copy to the host", "harness/runtime/row_plan_on_device.py:of")  # how many rows each rank is asked for
+PLACED = ("copy to the host", "harness/runtime/row_plan.py:of")  # how many rows each rank is asked for
 SAMPLED = {  # how many edges and nodes of a layer there are, and rows of each rank
     ("_local_scalar_dense", "harness/sampling/neighbours_on_device.py:draw_uniform_on_device"),
     ("nonzero", "harness/sampling/neighbours_on_device.py:number_nodes"),
@@ -150,22 +154,28 @@ ALLOWED: dict[str, Waits] = {
     "dgs": {COUNTS, TRANSFER, OWNED, ("nonzero", "methods/dgs/guided_on_device.py:draw")} | SAMPLED | SEEN | EXPLAINED,
 }
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[Key, list[OnDevice]]:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Batches[Key, list[OnDevice]]:
     """What each rank of each run saw."""
     graphs = TinyGraphs(tmp_path_factory.mktemp("device"))
-    found = {}
-    for world in (1, 2):
+
+    def train(runs: Sequence[Key]) -> dict[Key, list[OnDevice]]:
+        ((world, _, _), *_) = runs
         stored = graphs.get("transductive", world).stored
-        runs = [run for run in RUNS if run[0] == world]
         cases = [Case(stored, *METHODS[name], MODELS[model], SPEC) for _, name, model in runs]
         with rank_group(world) as group:
             by_rank = group.call(train_on_both, cases, timeout_s=420)
-        found |= {run: [ranks[i] for ranks in by_rank] for i, run in enumerate(runs)}
-    return found
+        return {run: [ranks[i] for ranks in by_rank] for i, run in enumerate(runs)}
+
+    rest = [run for run in RUNS if run not in QUICK]
+    return Batches(train, QUICK, *([run for run in rest if run[0] == world] for world in (1, 2)))
+
+
+def tiers(runs: Iterable[Key]) -> list[Any]:
+    return tiered(runs, QUICK.__contains__)
 
 
 def words(run: Key) -> str:
@@ -176,8 +186,8 @@ def test_every_method_is_trained_here() -> None:
     assert {method for method, _ in METHODS.values()} == set(REGISTERED.names())
 
 
-@pytest.mark.parametrize("run", [run for run in RUNS if run[1] not in DRAWN_OTHERWISE], ids=words)
-def test_training_is_that_of_the_cpu(seen: dict[Key, list[OnDevice]], run: Key) -> None:
+@pytest.mark.parametrize("run", tiers(run for run in RUNS if run[1] not in DRAWN_OTHERWISE), ids=words)
+def test_training_is_that_of_the_cpu(seen: Batches[Key, list[OnDevice]], run: Key) -> None:
     for rank in seen[run]:
         cpu, device = rank.cpu, rank.device
         assert [row["loss"] for row in device.rows] == pytest.approx([row["loss"] for row in cpu.rows], rel=RTOL)
@@ -193,26 +203,27 @@ def _sent(seen: RankOutcome) -> list[dict[str, Any]]:
     return [row for row in seen.traffic if row["scope"] == "epoch" and row["purpose"] != "swap"]
 
 
-@pytest.mark.parametrize("run", RUNS, ids=words)
-def test_no_step_waits_for_the_device(seen: dict[Key, list[OnDevice]], run: Key) -> None:
+@pytest.mark.parametrize("run", tiers(RUNS), ids=words)
+def test_no_step_waits_for_the_device(seen: Batches[Key, list[OnDevice]], run: Key) -> None:
     method, _ = METHODS[run[1]]
     waits = sum((rank.waits for rank in seen[run]), Counter[tuple[str, str]]())
     assert set(waits) <= ALLOWED.get(method, set())
 
 
-@pytest.mark.parametrize("run", RUNS, ids=words)
-def test_memory_of_other_streams_is_held(seen: dict[Key, list[OnDevice]], run: Key) -> None:
+@pytest.mark.parametrize("run", tiers(RUNS), ids=words)
+def test_memory_of_other_streams_is_held(seen: Batches[Key, list[OnDevice]], run: Key) -> None:
     assert set().union(*(rank.unheld for rank in seen[run])) == set()
 
 
-@pytest.mark.parametrize("run", RUNS, ids=words)
-def test_streams_share_memory_in_order(seen: dict[Key, list[OnDevice]], run: Key) -> None:
+@pytest.mark.parametrize("run", tiers(RUNS), ids=words)
+def test_streams_share_memory_in_order(seen: Batches[Key, list[OnDevice]], run: Key) -> None:
     assert set().union(*(rank.races for rank in seen[run])) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [1, 2])
 def test_rows_of_the_host_are_copied_ahead_on_a_stream_of_their_own(
-    seen: dict[Key, list[OnDevice]], world: int
+    seen: Batches[Key, list[OnDevice]], world: int
 ) -> None:
     for rank in seen[world, HOST, "sage"]:
         on_default, aside = rank.uploads
@@ -226,8 +237,8 @@ def test_rows_of_the_host_are_copied_ahead_on_a_stream_of_their_own(
         assert on_default <= SPEC.epochs * 2 * LOOKED_AT * 8  # places of the few rows that are looked at
 
 
-@pytest.mark.parametrize("run", [run for run in RUNS if METHODS[run[1]][0] in DRAWN_THERE], ids=words)
-def test_draws_are_made_there(seen: dict[Key, list[OnDevice]], run: Key) -> None:
+@pytest.mark.parametrize("run", tiers(run for run in RUNS if METHODS[run[1]][0] in DRAWN_THERE), ids=words)
+def test_draws_are_made_there(seen: Batches[Key, list[OnDevice]], run: Key) -> None:
     waits = {wait for rank in seen[run] for wait in rank.waits} - EXPLAINED
     sampled = "_local_scalar_dense" in {what for what, _ in waits}
     assert sampled == (run[1] not in DRAWN_HERE)
@@ -237,6 +248,7 @@ STAGED = [("full", "gat"), ("bns-gcn", "sage"), ("pipegcn", "sage"), ("graphsage
 STAGING = ("synchronize a stream", "harness/runtime/comm.py:_on_host")
 
 
+@pytest.mark.slow
 def test_ranks_that_share_a_gpu_stage_by_pinned_memory(tmp_path: Path) -> None:
     stored = TinyGraphs(tmp_path).get("transductive", 2).stored
     cases = [Case(stored, *METHODS[name], MODELS[model], SPEC) for name, model in STAGED]

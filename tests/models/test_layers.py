@@ -22,7 +22,7 @@ from harness.models.gcn import GCNLayer
 from harness.models.layer import SPMM_COST, GraphLayer
 from harness.models.sage import SageLayer
 from harness.models.spec import KEPT, ModelSpec, Products
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 ORDERS: list[Products] = ["aggregate-first", "transform-first"]
 LAYERS: dict[str, type[GCNLayer | SageLayer]] = {"sage": SageLayer, "gcn": GCNLayer}

@@ -13,7 +13,7 @@ from harness.models.spec import ModelSpec
 from harness.results.record import Record, epoch_rows, without_epochs
 from harness.results.record_store import ResultStore
 from harness.results.reduce import reduce
-from harness.runtime.spec import MethodSpec, TrainSpec
+from harness.runtime.run_config import MethodSpec, TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.schema import TrialConfig
 

@@ -17,6 +17,8 @@ from harness.registry import find_plugins
 from harness.report import write_report
 from harness.report.palette import COLOURS, PAPER, PHASES, PURPOSES, contrast, lightened
 
+pytestmark = pytest.mark.slow
+
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `test`)")
 
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>$a_b$"

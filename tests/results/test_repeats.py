@@ -16,9 +16,9 @@ from harness.report.write import _csv
 from harness.results.frames import load_inputs, load_results
 from harness.results.record import Record, unlike
 from harness.results.record_store import KeptSuite, ResultStore
-from harness.suite.claim import Claim
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
+from harness.suite.sections import Claim
 
 HERE = {"machine": "aaaaaaaa", "threads": 2, "commit": "c0", "packages": {"torch": "2"}}
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.data.partition.store import ensure_partitioned
+from harness.data.partition.cached import ensure_partitioned
+from harness.data.prepared import open_graph
 from harness.data.registry import prepare
-from harness.data.store import open_graph
 from harness.graph.partition import Partition
-from harness.runtime.cache import CachePolicy, choose
+from harness.runtime.features import CachePolicy, choose
 from harness.spec import DatasetSpec, PartitionSpec
 
 POLICIES: tuple[CachePolicy, ...] = ("none", "random", "degree", "inclusion")

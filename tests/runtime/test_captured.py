@@ -16,8 +16,8 @@ from harness.check.graphs import TinyGraphs
 from harness.check.training import Case, RankError, run_ranks
 from harness.errors import UserError
 from harness.models.spec import ModelSpec
-from harness.runtime.captured import WARM
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
+from harness.runtime.step import WARM
 from harness.suite.expand import expand
 from harness.suite.schema import Suite
 

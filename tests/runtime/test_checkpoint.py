@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from harness.runtime.checkpoint import DAMAGED, KEPT, CheckpointPlace, Checkpoints
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 
 class Ranks:

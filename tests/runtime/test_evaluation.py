@@ -14,7 +14,7 @@ from harness.check import oracle
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
 from harness.check.training import Case, run_ranks
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 WORLD, NODES = 3, 60
 GRAPH = random_graph(91, NODES, degree=8, weighted=True)

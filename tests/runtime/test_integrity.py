@@ -23,8 +23,8 @@ from harness.check.training import Case, rank_group, run_ranks, train
 from harness.graph.partition import HIDDEN
 from harness.models.spec import ModelSpec
 from harness.runtime import rank
-from harness.runtime.spec import TrainSpec
-from harness.runtime.usage import Usage
+from harness.runtime.audit import Usage
+from harness.runtime.run_config import TrainSpec
 
 MODEL = ModelSpec(name="sage", layers=2, hidden=8)
 CAUGHT = {

@@ -14,7 +14,7 @@ from support.wire import schedulers
 from harness.check.training import run_ranks
 from harness.errors import UserError
 from harness.runtime.job import Job, backend_for, join_group, patient_threads
-from harness.runtime.spec import RunConfig
+from harness.runtime.run_config import RunConfig
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="SCHED_BATCH is Linux's")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.runtime.load import COLUMNS, TICKS_S, WINDOW_S, Load
+from harness.runtime.counters import COLUMNS, TICKS_S, WINDOW_S, Load
 
 
 class Machine:

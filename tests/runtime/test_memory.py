@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from harness.runtime.counters import resident_size
-from harness.runtime.heap import THRESHOLD, give_back
-from harness.runtime.meters import PROC, PeakMemory, ResidentPeak
+from harness.runtime.meters import PROC, THRESHOLD, PeakMemory, ResidentPeak, give_back
 
 BLOCK = 200 * 2**20
 
@@ -98,7 +97,7 @@ def test_what_is_free_in_the_heap_goes_back() -> None:
 HELD = """
 import numpy as np
 from harness.runtime.counters import resident_size
-from harness.runtime.heap import outside
+from harness.runtime.meters import outside
 from harness.runtime.meters import PROC
 
 def held():

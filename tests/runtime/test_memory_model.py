@@ -19,9 +19,9 @@ from harness.launch.process import DEFAULTS
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.cost_models import IN_STRIPS, MemoryCase, PartSize
-from harness.runtime.heap import OUTSIDE_BYTES, THRESHOLD
+from harness.runtime.meters import OUTSIDE_BYTES, THRESHOLD
 from harness.runtime.method import METHODS
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 
 def gnn(features: int = 10, classes: int = 3, **spec) -> GNN:

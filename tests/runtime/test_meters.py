@@ -17,7 +17,7 @@ from support.fake_nvml import FakeNvml
 
 from harness.runtime.counters import Absent, Gpu, find_gpu
 from harness.runtime.meters import MEASURED, Meters
-from harness.runtime.spec import Timing
+from harness.runtime.run_config import Timing
 
 BLOCK = 200 * 2**20
 CPU = torch.device("cpu")

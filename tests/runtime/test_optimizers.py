@@ -19,7 +19,7 @@ from harness.check.training import Case, run_ranks
 from harness.models.spec import ModelSpec
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import learning_rate, light, schedule_of
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 from harness.runtime.trainer import Trainer
 
 

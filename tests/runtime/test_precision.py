@@ -19,7 +19,7 @@ from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.method import METHODS as REGISTERED
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 EPOCHS = 8
 METHODS = {"full": {}, "graphsage": {"fanouts": 3, "batch_size": 10}}

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.runtime.row_plan import RowPlan
-from harness.runtime.row_plan_on_device import RowPlanOnDevice
+from harness.runtime.row_plan import RowPlan, RowPlanOnDevice
 
 NODES = 60
 

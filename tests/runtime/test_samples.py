@@ -7,7 +7,7 @@ import pytest
 from support.fake_nvml import FakeNvml
 
 from harness.runtime.counters import Reasons, find_gpu
-from harness.runtime.samples import PSS_SHARE, SamplingThread
+from harness.runtime.meters import PSS_SHARE, SamplingThread
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -107,7 +107,7 @@ def test_a_figure_that_fails_is_given_up_and_the_others_go_on(bench: Bench) -> N
 def test_the_page_table_is_walked_less_often_where_that_takes_long(bench: Bench) -> None:
     clock = iter([0.0, 0.05, 1.0, 1.001])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.runtime.samples.time.thread_time", lambda: next(clock))
+        patch.setattr("harness.runtime.meters.time.thread_time", lambda: next(clock))
         bench.look("")
         bench.look("")
     assert bench.sampler.pss_interval_s == pytest.approx(0.05 / PSS_SHARE)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.runtime.state import StateError, is_whole, read_state, write_state
+from harness.runtime.checkpoint import StateError, is_whole, read_state, write_state
 
 
 def equal(one: Any, other: Any) -> bool:

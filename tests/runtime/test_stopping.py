@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 from harness.runtime.trainer import EarlyStopping
 
 

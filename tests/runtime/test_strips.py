@@ -14,8 +14,8 @@ from harness.check.training import Case, run_ranks
 from harness.graph.csr import CSR
 from harness.models.spec import ModelSpec
 from harness.runtime.cost_models import IN_STRIPS
-from harness.runtime.spec import TrainSpec
-from harness.runtime.strips import bounds, tiles
+from harness.runtime.evaluation import bounds, tiles
+from harness.runtime.run_config import TrainSpec
 
 WORLD, NODES = 2, 60
 MODELS = [

@@ -11,7 +11,7 @@ from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case
 from harness.graph.partition import Partition
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 
 @pytest.mark.parametrize("final", [True, False])

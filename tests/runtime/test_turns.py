@@ -23,9 +23,8 @@ from harness.deferred import dist
 from harness.models.spec import ModelSpec
 from harness.runtime.batches import Background
 from harness.runtime.clock import Clock
-from harness.runtime.comm import Communicator, Traffic
-from harness.runtime.spec import TrainSpec
-from harness.runtime.turns import Turn, Turns
+from harness.runtime.comm import Communicator, Traffic, Turn, Turns
+from harness.runtime.run_config import TrainSpec
 
 CPU = torch.device("cpu")
 COLLECTIVES = ("all_to_all_single", "all_reduce", "broadcast", "barrier")

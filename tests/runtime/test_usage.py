@@ -11,8 +11,7 @@ import pytest
 import torch
 from support.cheats import work
 
-from harness.runtime.usage import Usage
-from harness.runtime.wire import SLACK_BYTES, _unlike
+from harness.runtime.audit import SLACK_BYTES, Usage, _unlike
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="tells no threads")
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from harness.runtime import wire
+from harness.runtime import audit
+from harness.runtime.audit import FILE_BYTES, Wire
 from harness.runtime.comm import Traffic
-from harness.runtime.wire import FILE_BYTES, Wire
 
 SENT = 10_000_000
 
@@ -28,8 +28,8 @@ class Kernel:
         (proc / "maps").write_text("")
         self.wrote = 0
         counters = lambda **_: {"eth": SimpleNamespace(bytes_sent=self.interface)}  # noqa: E731
-        monkeypatch.setattr(wire, "_acknowledged", lambda fd: self.acknowledged)
-        monkeypatch.setattr(wire.psutil, "net_io_counters", counters)
+        monkeypatch.setattr(audit, "_acknowledged", lambda fd: self.acknowledged)
+        monkeypatch.setattr(audit.psutil, "net_io_counters", counters)
         comm = SimpleNamespace(
             rank=0, world=world, by_sockets=gloo, device=torch.device(device), traffic=self.traffic,
             all_gather=lambda own: [own] * world,

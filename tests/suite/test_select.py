@@ -5,7 +5,7 @@ import pytest
 from harness.errors import UserError
 from harness.models.spec import ModelSpec
 from harness.runtime.method import METHODS
-from harness.runtime.spec import MethodSpec, TrainSpec
+from harness.runtime.run_config import MethodSpec, TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.schema import TrialConfig
 from harness.suite.select import matches

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
 from harness.suite.select import matches
+from harness.suite.suite_file import load_suite
 from harness.tune.space import Searched
 
 SUITES = Path(__file__).resolve().parents[2] / "suites"

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from harness.check.training import Case
 from harness.runtime.comm import Communicator
-from harness.runtime.evaluation import WholeBlock, evaluate, inference
-from harness.runtime.strips import Strips, evaluate_in_strips
+from harness.runtime.evaluation import Strips, WholeBlock, evaluate, evaluate_in_strips, inference
 
 
 def logits_in_pieces(rank: int, world: int, cases: list[Case], limits: list[float]) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from harness.graph.devices import KINDS, DeviceKind
 
+ROOT = Path(__file__).resolve().parents[2]
 OURS = ("harness", "methods")  # folders whose lines are named
 _aten: Any = torch.ops.aten
 _CPU = torch.DispatchKeySet(torch.DispatchKey.CPU)
@@ -96,10 +97,8 @@ def _line_of_ours() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
-        for folder in OURS:
-            if folder in path.parts and "site-packages" not in path.parts and "tests" not in path.parts:
-                at = len(path.parts) - path.parts[::-1].index(folder) - 1
-                return f"{'/'.join(path.parts[at:])}:{frame.f_code.co_name}"
+        if any(path.is_relative_to(ROOT / folder) for folder in OURS):
+            return f"{path.relative_to(ROOT).as_posix()}:{frame.f_code.co_name}"
         frame = frame.f_back  # type: ignore[assignment]
     return "?"
 

@@ -24,7 +24,7 @@ from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.graph.partition import Partition
 from harness.runtime.batches import Batch
-from harness.runtime.heap import THRESHOLD, give_back
+from harness.runtime.meters import THRESHOLD, give_back
 from harness.runtime.method import Method
 from harness.runtime.minibatch import Drawn as DrawnBatch
 from harness.runtime.minibatch import MiniBatchMethod

@@ -15,8 +15,7 @@ from tune.made_up import EPOCHS, RATES, SCORES, Killed, Machine, curve, deaths, 
 from harness.errors import UserError
 from harness.results.tuned import expected_best, kept_tunings, read_tuning
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
-from harness.suite.text import write_suite_file
+from harness.suite.suite_file import load_suite, write_suite_file
 from harness.tune.choice import Curve, Tried, choose, success
 from harness.tune.search import tuned_suite
 from harness.tune.study import asha_rungs, at, studies_at

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.suite.text import write_whole
+from harness.files import write_whole
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 64_000_000  # bytes of the folder

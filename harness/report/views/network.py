@@ -16,7 +16,7 @@ from harness.report.views import NetworksView
 from harness.results.projection import LOOPBACK, project
 from harness.results.record import Record
 from harness.results.stats import significant
-from harness.suite.network import UNLIMITED, latency_text, rate_text
+from harness.suite.sections import UNLIMITED, latency_text, rate_text
 
 POINTS = 60  # of a projected line
 BEYOND = 3.0  # a line goes on to this many times the largest rate; what has no rate stands farther out

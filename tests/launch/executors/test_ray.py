@@ -10,7 +10,7 @@ from launch.executors.conftest import MakeSuite
 from launch.tiny import SUITE
 from support.ray_cluster import CORES, OwnRay
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ONE = SUITE.replace("parts: [1, 2]", "parts: [1]").replace("[0, 1, 2]", "[0]")
 LONG = ONE.replace("epochs: 10", "epochs: 2000").replace("trial_s: 20", "trial_s: 250")
 

@@ -14,7 +14,7 @@ from harness.errors import UserError
 from harness.launch.executors import slurm as executor
 from harness.launch.executors.slurm import SlurmOptions, minutes_of
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 LONG = (
     SUITE.replace("epochs: 10", "epochs: 2000")
     .replace("trial_s: 20", "trial_s: 250")

@@ -18,7 +18,7 @@ from harness.errors import UserError
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 NODES, FEATURES, HIDDEN, CLASSES, ITEM, EPOCHS = 60, 7, 5, 4, 4, 3
 GRAPHS = {

@@ -15,7 +15,7 @@ from harness.check import oracle
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
 from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 WORLD, NODES, EPOCHS, ITEM = 4, 60, 3, 4
 # Uneven parts; rank 2 has one node.

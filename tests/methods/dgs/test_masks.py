@@ -32,7 +32,7 @@ from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 WIDTH, CLASSES, REMOTE, LOCAL = 6, 4, 9, 5
 MODELS = {

@@ -22,7 +22,7 @@ from harness.check.training import Case, run_ranks
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 WORLD, NODES, FEATURES, CLASSES, ITEM, EPOCHS, SIZE = 3, 60, 7, 4, 8, 2, 8
 GRAPHS = {

@@ -17,7 +17,7 @@ from harness_methods.psc_gcn.probabilities import draw_edges, inclusion_probabil
 from scipy import stats
 
 from harness.graph.csr import CSR
-from harness.runtime.cache import choose
+from harness.runtime.features import choose
 
 INNER, BOUNDARY, CPU, ERROR = 40, 25, torch.device("cpu"), 1e-6
 

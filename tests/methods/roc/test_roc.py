@@ -24,7 +24,7 @@ from harness.models.functional import Linear
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 from harness.runtime.trainer import Trainer, loss_sum
 
 NODES, FEATURES, HIDDEN, CLASSES, ITEM = 64, 7, 8, 64, 4  # nodes: no row of zeros in a gradient of weights

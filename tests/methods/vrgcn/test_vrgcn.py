@@ -20,9 +20,9 @@ from harness.errors import UserError
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 WORLD, NODES, FEATURES, CLASSES, HIDDEN, EPOCHS = 3, 60, 7, 4, 4, 4
 GRAPH = random_graph(31, NODES, degree=8, features=FEATURES, classes=CLASSES)

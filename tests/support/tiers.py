@@ -1,0 +1,34 @@
+"""Two tiers in a module: parameters whose tests are slow, and runs that only the tests which look at them start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def tiered(values: Iterable[Any], quick: Callable[[Any], bool]) -> list[Any]:
+    """Return parameters of which all that are not quick are marked `slow`."""
+    return [value if quick(value) else pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+class Batches(Mapping[K, V]):
+    """What `run` gives for each key; all keys of a batch are run together, when one of them is first asked for."""
+
+    def __init__(self, run: Callable[[Sequence[K]], Mapping[K, V]], *batches: Sequence[K]) -> None:
+        self._run, self._batches, self._found = run, batches, dict[K, V]()
+
+    def __getitem__(self, key: K) -> V:
+        if key not in self._found:
+            self._found |= self._run(next(batch for batch in self._batches if key in batch))
+        return self._found[key]
+
+    def __iter__(self) -> Iterator[K]:
+        return (key for batch in self._batches for key in batch)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._batches))
