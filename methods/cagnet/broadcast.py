@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypedDict
 
 from harness import UserError, torch
 from harness import numpy as np
-from harness.metrics import Purpose
 from harness.plugin import (
     CSR,
     Block,
@@ -19,6 +18,7 @@ from harness.plugin import (
     Edges,
     Gradients,
     Partition,
+    Purpose,
     Sums,
     by_head,
     induce_columns,

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from harness import Metric, torch
 from harness import numpy as np
-from harness.metrics import STAT
-from harness.plugin import BlockSize, Clock, Components, MemoryCase
+from harness.plugin import STAT, BlockSize, Clock, Components, MemoryCase
 
 from .explanations import ExplanationGraph, MaskOptions, Masks, explain
 
