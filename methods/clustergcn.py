@@ -123,7 +123,7 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
 
     def _clusters_of_graph(self, worker: Worker, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return all nodes, ascending, and the cluster of each."""
-        with worker.meters.paused():  # of a preparation that later trials find, as of partitions, no peak is told
+        with worker.meters.paused():  # later trials find the clusters: as of partitions, no peak is measured
             found = clusters(worker.view.topology, count, 0, keep=worker.partition.view)
         cluster = found.astype(np.int64)
         votes = np.bincount(cluster * worker.world + worker.view.owner, minlength=count * worker.world)
@@ -194,7 +194,7 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
 
     @property
     def samples_targets(self) -> bool:
-        """A subgraph holds whole clusters, whoever is asked for."""
+        """A subgraph holds whole clusters, whatever the targets."""
         return False
 
     @classmethod

@@ -82,7 +82,7 @@ def with_history(topology: Topology, drawn: LayerSample, tables: Tables, *, line
 def _with_history(  # type: ignore[no-untyped-def]
     indptr, indices, weights, drawn_ptr, drawn, sources, linear, fresh, historical
 ):
-    """Return pointers, columns, values, nodes; `fresh` tells the columns drawn for a destination, or else all."""
+    """Return pointers, columns, values, nodes; `fresh` gives the columns drawn for a destination, or else all."""
     destinations = sources[: drawn_ptr.size - 1]
     most = drawn.size + (indptr[destinations + 1] - indptr[destinations]).sum()
     pointers, columns, values = np.zeros(drawn_ptr.size, np.int64), np.empty(most, np.int32), np.empty(most)

@@ -349,7 +349,7 @@ class LayerFrontierOnDevice:
         self._weight = sums * self._factor.square()
 
     def weigh(self, local: Tensor | None, skew: AlphaRule | None, size: int) -> tuple[float, int]:
-        """See `LayerFrontier.weigh`; `local` is bool [N]. The host waits for what the rule is told, or the number."""
+        """See `LayerFrontier.weigh`; `local` is bool [N]. The host waits for the rule's arguments, or the number."""
         candidates = self._weight > 0
         if skew is None or local is None:
             return 1.0, int(candidates.sum())
@@ -567,7 +567,7 @@ LAYERWISE_METRICS = (
     Metric.of_method("alpha", "sum of the factors of local nodes"),
     Metric.of_method("alphas", "number of these factors: `stat_alpha` / `stat_alphas` is their mean"),
 )
-"""What a method tells that draws by `LayerwiseSampler`, or skews otherwise."""
+"""Metrics of a method that draws by `LayerwiseSampler`, or skews otherwise."""
 
 
 class LayerwiseSampler:

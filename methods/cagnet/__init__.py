@@ -50,7 +50,7 @@ class CAGNETOptions(FullGraphOptions):
 class CAGNET(FullGraphMethod[CAGNETOptions]):
     """Full-graph training by broadcasts of whole row blocks (CAGNET, Tripathy et al., SC 2020).
 
-    Exact. In every layer every rank's H is broadcast in turn and multiplied in, whoever needs which rows (the
+    Exact. In every layer every rank's H is broadcast in turn and multiplied in, needed or not (the
     paper's 1-D algorithm, section IV; a baseline of BNS-GCN, section 4); one foreign block is in memory at a
     time. With c = `replication` > 1 (the 1.5-D algorithm) c consecutive ranks hold copies of their c
     partitions' rows, fetched once before the first epoch; the j-th of each group broadcasts its own
@@ -137,9 +137,9 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         )
 
     def draw(self) -> dict[int, Sent]:
-        """Draw which rows this rank broadcasts, and tell its column; returns what each rank of the column sends.
+        """Draw which rows this rank broadcasts, announce them to its column, and return what each of its ranks sends.
 
-        Every rank must call. At rate 0 nobody sends anything, and nothing is told.
+        Every rank must call. At rate 0 no rank sends or announces anything.
         """
         comm, mesh, rate = self.worker.comm, self._block.mesh, self.options.rate
         if rate == 0:

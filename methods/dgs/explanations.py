@@ -30,7 +30,7 @@ HARNESS: Mapping[str, Any] = {
     "node_size": 2.0, "node_reduction": "mean", "node_entropy": 0.01, "feature_size": 0.3, "feature_entropy": 0.01,
     "mask_lr": 0.05, "mask_adam": "shared", "node_start": 1.0, "node_spread": 0.0, "feature_start": 0.0,
 }  # fmt: skip
-"""This project's constants, chosen on planted graphs and twins so that masks tell nodes apart.
+"""This project's constants, chosen on planted graphs and twins so that masks distinguish nodes.
 
 A remote node's SN is held against the weight 1 of local ones, so `node_size` says how much is sent: at 2, where the
 threshold does not end them in 50 steps, SN has a mean of 0.2 to 0.25 (5 to 95 %: about 0.1 to 0.5); at 0.5 of 0.2 to

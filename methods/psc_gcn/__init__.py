@@ -121,7 +121,7 @@ class PSCGCN(PipelinedMethod[PSCOptions]):
 
     @classmethod
     def bytes_per_epoch(cls, options: PSCOptions, case: BytesCase) -> Bytes | None:
-        """Return the bytes of `full` at rate 1; else an epoch's own metrics do not tell them."""
+        """Return the bytes of `full` at rate 1; else an epoch's metrics do not determine them."""
         whole = options.rate == 1 and options.cache == "none"
         return super().bytes_per_epoch(options, case) if whole else None
 
