@@ -77,8 +77,8 @@ def count(
     every rank and for any number of threads, and none of training's. Memory: 4 bytes a node and an edge.
     What the first draw of a process needs, such as compiling, is left out of `seconds`.
 
-    There are 1 to 2^31 - 1 `draws`, or a ValueError; `seed` is not negative. `threads` draw, and count by turns; `report`
-    is called now and then with the number that is counted.
+    There are 1 to 2^31 - 1 `draws`, or a ValueError; `seed` is not negative. `threads` draw, and count in
+    turn; `report` is called now and then with the number that is counted.
     """
     if not 0 < draws < 2**31:
         raise ValueError(f"{draws} draws: from 1 to 2^31 - 1 can be counted")
