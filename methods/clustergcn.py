@@ -91,6 +91,7 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
 
     name = "clustergcn"
     colour = "#920000"
+    samples_targets = False  # a subgraph holds whole clusters, whatever the targets
     Options = ClusterOptions
     space: ClassVar[dict[str, Any]] = {"clusters": [50, 100, 200], "per_batch": [2, 5, 10]}
     exact: ClassVar[dict[str, Any]] = {"clusters": 1, "per_batch": 1}
@@ -191,11 +192,6 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
         own = [order[self._owner[order] == rank] for rank in range(worker.world)]
         steps = max(math.ceil(mine.size / size) for mine in own)
         return [[mine[step * size : (step + 1) * size] for step in range(steps)] for mine in own]
-
-    @property
-    def samples_targets(self) -> bool:
-        """A subgraph holds whole clusters, whatever the targets."""
-        return False
 
     @classmethod
     def bytes_per_epoch(cls, options: ClusterOptions, case: BytesCase) -> Bytes | None:

@@ -311,6 +311,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
     name = "vrgcn"
     colour = "#490092"
     on_device = True
+    samples_targets = False  # the paper's inference is exact
     Options = VRGCNOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "fanouts": [1, 2, 4]}
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
@@ -363,11 +364,6 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         yield step
         for i, sample in samples.items():
             self.histories[i].put(sample.sources[: sample.fresh], recalled.fresh[i])
-
-    @property
-    def samples_targets(self) -> bool:
-        """See `MiniBatchMethod`; the paper's inference is exact."""
-        return False
 
     def make_store(self, view: View) -> FeatureStore:
         """Return the store of the rows that the first layer reads: own features and aggregated ones."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -22,15 +22,12 @@ from harness import (
     torch,
 )
 from harness import numpy as np
-from harness.graph import Partition, upload
+from harness.graph import upload
 from harness.models import BlockSize
 from harness.runtime import PartSize
 from harness.sampling import BoundarySampler, sample_boundary
 
 from .broadcast import BroadcastBlock, Label, Mesh, Sent, rank_groups
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class CAGNETOptions(FullGraphOptions):
@@ -113,7 +110,11 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
             self._inputs = mesh.spread(worker.features.inner)
             if self.aggregated is not None:
                 self.aggregated = mesh.spread(self.aggregated)
-            read = rows_read(worker.partition, mesh.group) if sampled else np.empty(0, np.int64)
+            read = np.empty(0, np.int64)  # inner rows, ascending, that a rank of another group reads
+            if sampled:
+                ends, index = worker.partition.send_ptr, worker.partition.send_index
+                others = [rank for rank in range(worker.world) if rank not in mesh.group]
+                read = np.unique(np.concatenate([read, *(index[ends[rank] : ends[rank + 1]] for rank in others)]))
             self._read = upload(read, worker.device)
             self._read_of = worker.comm.exchange_counts([read.size] * worker.world) if sampled else []
 
@@ -150,15 +151,10 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         counts = dict(enumerate(comm.exchange_counts([len(kept)] * comm.world)))
         label = Label(purpose="control", layer=-1, direction="none")
         drawn = {comm.rank: rows} | dict(mesh.broadcast(rows, counts, label))
-        return {
-            rank: Sent(counts[rank], found.long(), self._factor(rank, counts[rank])) for rank, found in drawn.items()
-        }
-
-    def _factor(self, rank: int, count: int) -> float:
-        """Return what each row counts, if `rank` sends so many."""
-        if self.options.sampler == "bernoulli":
-            return 1 / self.options.rate
-        return self._read_of[rank] / max(count, 1)
+        factors = dict.fromkeys(drawn, 1 / rate)
+        if sampler == "fixed":  # a rounded number of rows: its own inverse share keeps sums unbiased
+            factors = {rank: self._read_of[rank] / max(counts[rank], 1) for rank in drawn}
+        return {rank: Sent(counts[rank], found.long(), factors[rank]) for rank, found in drawn.items()}
 
     @classmethod
     def memory(cls, options: CAGNETOptions, case: MemoryCase) -> dict[str, int]:
@@ -202,12 +198,3 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
             sent["embedding" if block else "feature"] += rows * case.itemsize
             sent["gradient"] += back * case.itemsize
         return sent | control
-
-
-def rows_read(partition: Partition, group: range) -> NDArray[np.int64]:
-    """Return the inner rows, ascending, that some rank outside of `group` reads."""
-    segments = [slice(*partition.send_ptr[rank : rank + 2]) for rank in range(partition.parts) if rank not in group]
-    found: NDArray[np.int64] = np.unique(
-        np.concatenate([np.empty(0, np.int64), *map(partition.send_index.__getitem__, segments)])
-    )
-    return found

@@ -172,6 +172,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
     name = "graphsaint"
     colour = "#56b4e9"
     on_device = True
+    samples_targets = False  # a subgraph is drawn without targets
     Options = GraphSAINTOptions
     space: ClassVar[dict[str, Any]] = {"sampler": ["frontier", "rw", "edge"]}
     exact: ClassVar[dict[str, Any]] = {"size": -1, "normalise": False}
@@ -312,11 +313,6 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         rows = loaded.loss.rows.numel()
         weights = loaded.inputs.new_full((rows,), 1 / max(rows, 1))
         return replace(loaded, loss=replace(loaded.loss, weights=weights))
-
-    @property
-    def samples_targets(self) -> bool:
-        """A subgraph is drawn for nobody."""
-        return False
 
     @classmethod
     def bytes_per_epoch(cls, options: GraphSAINTOptions, case: BytesCase) -> Bytes | None:

@@ -196,6 +196,7 @@ Drawn = tuple[TrainGraph, dict[str, float]]
 
 
 _Asked = tuple[dict[str, Any], "Tensor | None"]
+"""How a sampler stood before a draw or a refresh, and the norms of the refresh, None of a draw."""
 
 
 def _draws(asked: Iterable[_Asked]) -> int:
