@@ -215,11 +215,10 @@ def explain(
 ) -> Masks | None:
     """Train the masks of a rank's remote nodes and of the features (DGS, section III-C, Algorithm 1).
 
-    The prediction to be kept is that of the local nodes' mean logits, inferred on the edges between them.
-    (The mean of their probabilities would be less certain than v_G, whose features are a mean: telling nodes
-    and features would then count as harm.) v_G's is inferred on the star, features multiplied by SF and what
-    a remote node sends, in every layer (with GCN and GAT to itself too), by SN. The loss is GNNExplainer's
-    (Ying et al., NeurIPS 2019, Eq. 3 to 6, and the regularisers of its code), H the binary entropy:
+    The prediction to be kept is that of the local nodes' mean logits, inferred on the edges between them. v_G's is
+    inferred on the star, features multiplied by SF and what a remote node sends, in every layer (with GCN and GAT to
+    itself too), by SN. The loss is GNNExplainer's (Ying et al., NeurIPS 2019, Eq. 3 to 6, and the regularisers of its
+    code), H the binary entropy:
 
         KL(kept || inferred) + node_size mean(SN), or sum(SN), + feature_size mean(SF)
             + node_entropy mean(H(SN)) + feature_entropy mean(H(SF))
@@ -334,6 +333,8 @@ class _Adam:
 
 def _kept(model: GNN, graph: ExplanationGraph) -> Tensor:
     """Return what the local nodes' mean logits predict, [C]: chances of classes, or of each label."""
+    # Not the mean of their probabilities: that is less certain than v_G, whose features are a mean, so that nodes and
+    # features that inform would count as harm.
     with torch.no_grad():
         logits: Tensor = model([graph.local_block] * model.depth, graph.local_features, transform_first=True)
         mean = logits.mean(0)
