@@ -7,35 +7,33 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from harness import (
-    LayerSample,
-    MemoryCase,
-    MiniBatchMethod,
-    NodeBatchOptions,
-    Sampler,
-    Source,
-    inclusion,
-    numba,
-    per_layer,
-    torch,
-)
+from harness import MiniBatchMethod, NodeBatchOptions, Sampler, Source, numba, torch
 from harness import numpy as np
-from harness.graph import OwnRows, Propagation, Topology, node_uniforms, pointers, upload
-from harness.sampling import (
+from harness.plugin import (
     LAYERS,
     LAYERWISE_METRICS,
     GraphOnDevice,
     LayerBatch,
     LayerOnDevice,
     Layers,
+    LayerSample,
     LayerwiseSampler,
+    MemoryCase,
+    OwnRows,
     OwnSample,
+    Propagation,
     Scaled,
     SightsOnDevice,
     Tables,
+    Topology,
     check_sizes,
+    inclusion,
     node_uniform,
+    node_uniforms,
     number_nodes,
+    per_layer,
+    pointers,
+    upload,
 )
 
 if TYPE_CHECKING:

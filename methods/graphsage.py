@@ -6,10 +6,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from harness import FanoutSampler, MemoryCase, MiniBatchMethod, Sampler, Source, per_layer
+from harness import MiniBatchMethod, Sampler, Source
 from harness import numpy as np
-from harness.runtime import NeighbourOptions
-from harness.sampling import propagation_scales
+from harness.plugin import FanoutSampler, MemoryCase, NeighbourOptions, per_layer, propagation_scales
 
 
 class SAGEOptions(NeighbourOptions):

@@ -6,9 +6,17 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from harness import MemoryCase, MiniBatchMethod, Sampler, Source, per_layer
-from harness.runtime import NeighbourOptions
-from harness.sampling import LAYERS, LAYERWISE_METRICS, Layers, LayerSampler, LayerwiseSampler
+from harness import MiniBatchMethod, Sampler, Source
+from harness.plugin import (
+    LAYERS,
+    LAYERWISE_METRICS,
+    Layers,
+    LayerSampler,
+    LayerwiseSampler,
+    MemoryCase,
+    NeighbourOptions,
+    per_layer,
+)
 
 
 class LADIESOptions(NeighbourOptions):

@@ -24,17 +24,24 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness import Bytes, BytesCase, MemoryCase, MiniBatchMethod, Sampler, Source, per_layer
-from harness.runtime import Batch, NeighbourOptions, node_batches, subgraph_batches, subgraph_size, whole_subgraphs
-from harness.sampling import (
+from harness import Bytes, BytesCase, MiniBatchMethod, Sampler, Source
+from harness.plugin import (
     LAYERS,
     LAYERWISE_METRICS,
+    Batch,
     ImportanceSubgraphs,
     Layers,
     LayerSampler,
     LayerwiseSampler,
+    MemoryCase,
+    NeighbourOptions,
     SubgraphSampler,
     SubgraphsOnDevice,
+    node_batches,
+    per_layer,
+    subgraph_batches,
+    subgraph_size,
+    whole_subgraphs,
 )
 
 SIZE = 4500  # the paper's

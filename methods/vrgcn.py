@@ -11,8 +11,6 @@ from pydantic import Field, model_validator
 from harness import (
     Bytes,
     BytesCase,
-    LayerSample,
-    MemoryCase,
     Metric,
     MiniBatchMethod,
     NodeBatchOptions,
@@ -21,17 +19,32 @@ from harness import (
     Source,
     Step,
     Worker,
-    batch_seed,
-    draw_neighbours,
     numba,
-    per_layer,
     torch,
 )
 from harness import numpy as np
-from harness.graph import Topology, View, pointers, row_of_entries, upload
-from harness.models import BlockSize
-from harness.runtime import FeatureStore, Loaded, RowStore
-from harness.sampling import GraphOnDevice, LayerOnDevice, Tables, draw_on_device, draw_uniform_on_device, number_nodes
+from harness.plugin import (
+    BlockSize,
+    FeatureStore,
+    GraphOnDevice,
+    LayerOnDevice,
+    LayerSample,
+    Loaded,
+    MemoryCase,
+    RowStore,
+    Tables,
+    Topology,
+    View,
+    batch_seed,
+    draw_neighbours,
+    draw_on_device,
+    draw_uniform_on_device,
+    number_nodes,
+    per_layer,
+    pointers,
+    row_of_entries,
+    upload,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

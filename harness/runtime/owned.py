@@ -15,7 +15,7 @@ from harness.graph.devices import upload
 from harness.graph.partition import View
 from harness.runtime.comm import Communicator
 from harness.runtime.row_plan import RowPlan
-from harness.sampling.neighbours import draw_uniform, take
+from harness.sampling.neighbours import draw_uniform, take_entries
 from harness.sampling.sample import Tables
 
 if TYPE_CHECKING:
@@ -140,8 +140,10 @@ class OwnedTopology(Topology):
     def _draw(self, nodes: Ints, fanout: int, seed: int) -> Topology:
         """Return a row for each of some own nodes, with what is drawn of theirs."""
         pointers, entries = draw_uniform(self.indptr, nodes, nodes, fanout, seed)
-        weights = None if self.weights is None else take(self.weights, entries, np.empty(entries.size, np.float32))
-        return Topology(pointers, take(self.indices, entries, np.empty(entries.size, np.int32)), weights)
+        weights = (
+            None if self.weights is None else take_entries(self.weights, entries, np.empty(entries.size, np.float32))
+        )
+        return Topology(pointers, take_entries(self.indices, entries, np.empty(entries.size, np.int32)), weights)
 
 
 def _move(comm: Communicator, array: NDArray[Any], send: list[int], receive: list[int]) -> NDArray[Any]:

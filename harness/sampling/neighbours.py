@@ -65,7 +65,7 @@ def draw_neighbours(
         starts, entries = draw_uniform(found.indptr, rows, targets, fanout, seed)
         scale = _scale(topology.indptr, targets, starts)
         if found.weights is not None:
-            values = take(found.weights, entries, np.empty(entries.size))
+            values = take_entries(found.weights, entries, np.empty(entries.size))
     else:
         found, rows = topology.rows(targets, own=own)
         graph = found.indptr, found.indices, found.weights
@@ -79,7 +79,7 @@ def number_sources(found: Topology, targets: Ints, entries: Ints, tables: Tables
 
     `found` is what `Topology.rows` returned for the targets.
     """
-    columns = take(found.indices, entries, np.empty(entries.size, np.int32))
+    columns = take_entries(found.indices, entries, np.empty(entries.size, np.int32))
     with tables.borrow() as table:
         return _number(targets, columns, table), columns
 
@@ -211,7 +211,7 @@ def _count_points(ends, length, start):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def take(array, entries, out):  # type: ignore[no-untyped-def]
+def take_entries(array, entries, out):  # type: ignore[no-untyped-def]
     """Write `array[entries]` into `out` and return it.
 
     A pass of its own: its loads, from all over the graph, wait for nothing and run in vectors.

@@ -8,24 +8,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from harness import (
-    Bytes,
-    BytesCase,
-    FullGraphMethod,
-    FullGraphOptions,
-    Loss,
-    MemoryCase,
-    Metric,
-    Step,
-    UserError,
-    Worker,
-    torch,
-)
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Metric, Step, UserError, Worker, torch
 from harness import numpy as np
-from harness.graph import upload
-from harness.models import BlockSize
-from harness.runtime import PartSize
-from harness.sampling import BoundarySampler, sample_boundary
+from harness.plugin import BlockSize, BoundarySampler, Loss, MemoryCase, PartSize, sample_boundary, upload
 
 from .broadcast import BroadcastBlock, Label, Mesh, Sent, rank_groups
 

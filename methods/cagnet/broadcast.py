@@ -10,9 +10,20 @@ from typing import TYPE_CHECKING, TypedDict
 
 from harness import UserError, torch
 from harness import numpy as np
-from harness.graph import CSR, Block, Edges, Gradients, Partition, Sums, by_head, induce_columns, spread
 from harness.metrics import Purpose
-from harness.runtime import Communicator, Direction
+from harness.plugin import (
+    CSR,
+    Block,
+    Communicator,
+    Direction,
+    Edges,
+    Gradients,
+    Partition,
+    Sums,
+    by_head,
+    induce_columns,
+    spread,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

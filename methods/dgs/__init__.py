@@ -9,33 +9,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness import (
-    Bytes,
-    BytesCase,
-    FanoutSampler,
-    MemoryCase,
-    Metric,
-    MiniBatchMethod,
-    Sampler,
-    Source,
-    Step,
-    Worker,
-    batch_seed,
-    per_layer,
-    torch,
-)
-from harness.graph import View, upload
-from harness.runtime import (
+from harness import Bytes, BytesCase, Metric, MiniBatchMethod, Sampler, Source, Step, Worker, torch
+from harness.plugin import (
     Batch,
     Communicator,
     Drawn,
+    FanoutSampler,
     FeatureStore,
     HostStore,
     Loaded,
+    MemoryCase,
     NeighbourOptions,
     Plan,
+    View,
+    batch_seed,
     fresh,
+    per_layer,
     take,
+    upload,
 )
 
 from .explainer import COUNTED, Explainer, Guidance, explanation_memory

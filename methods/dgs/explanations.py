@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from harness import MethodOptions, Presets, numba, torch
+from harness import MethodOptions, numba, torch
 from harness import numpy as np
-from harness.graph import CSR, Block, Topology, View
-from harness.runtime import FeatureStore
-from harness.sampling import Tables, induce, missing_degree
+from harness.plugin import CSR, Block, FeatureStore, Presets, Tables, Topology, View, induce, missing_degree
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from harness.models import GNN
+    from harness.plugin import GNN
 
 INPUT_WEIGHTS = ("weight", "weight_self")  # of a graph layer: those that multiply its input
 

@@ -6,18 +6,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness import LayerSample, Sample, Source, batch_seed, numba, torch
+from harness import Sample, Source, numba, torch
 from harness import numpy as np
-from harness.graph import pointers, running_sums, stream, stream_bits, sums_of_rows, uniform_on_device, upload
-from harness.sampling import (
+from harness.plugin import (
     GraphOnDevice,
     LayerOnDevice,
+    LayerSample,
+    batch_seed,
     number_nodes,
     number_sources,
+    pointers,
+    running_sums,
     sample_layers,
+    stream,
+    stream_bits,
+    sums_of_rows,
     systematic,
-    take,
+    take_entries,
     target_rows,
+    uniform_on_device,
+    upload,
     write_inclusion,
 )
 
@@ -69,7 +77,7 @@ class GuidedSampler:
         )
         values: NDArray[np.float64] | None = None
         if found.weights is not None:
-            values = take(found.weights, entries, np.empty(entries.size))
+            values = take_entries(found.weights, entries, np.empty(entries.size))
         if self.unbiased:
             values = (1.0 if values is None else values) / chances
         sources, columns = number_sources(found, targets, entries, self.source.tables)

@@ -13,40 +13,30 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness import (
-    Bytes,
-    BytesCase,
-    LayerSample,
-    MemoryCase,
-    Metric,
-    MiniBatchMethod,
-    MiniBatchOptions,
-    Sampler,
-    Source,
-    Step,
-)
+from harness import Bytes, BytesCase, Metric, MiniBatchMethod, Sampler, Source, Step
 from harness import numpy as np
-from harness.graph import Topology
-from harness.runtime import (
+from harness.plugin import (
     Batch,
+    ClippedNodes,
     Drawn,
     FeatureStore,
-    Loaded,
-    common_order,
-    subgraph_batches,
-    subgraph_size,
-    whole_subgraphs,
-)
-from harness.sampling import (
-    ClippedNodes,
     ImportanceSubgraphs,
+    LayerSample,
+    Loaded,
+    MemoryCase,
+    MiniBatchOptions,
     NodeSampler,
     Normaliser,
     Subgraphs,
     SubgraphSampler,
     SubgraphsOnDevice,
     Tables,
+    Topology,
     clusters,
+    common_order,
+    subgraph_batches,
+    subgraph_size,
+    whole_subgraphs,
 )
 
 from .subgraphs import CountedChances, Counts, Part, PresentMean, count, make_node_sampler, saved_counts
@@ -55,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harness import Worker
-    from harness.runtime import Communicator
+    from harness.plugin import Communicator
 
 
 SIZE, FRONTIER = 8000, 1000  # the authors' code's

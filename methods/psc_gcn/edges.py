@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import Worker, numba, torch
 from harness import numpy as np
-from harness.graph import CSR, Partition, Places, kind_of, pointers, row_of_entries, sums_of_rows
+from harness.plugin import CSR, Partition, Places, kind_of, pointers, row_of_entries, sums_of_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
