@@ -263,15 +263,14 @@ class HistorySamplerOnDevice:
                 edges, history, written = edges + drawn, history + read, written + wrote
             last = layers[-1]
             nodes = last.sources[: last.fresh] if isinstance(last, HistoryOnDevice) else last.sources
-        layers.append(draw_on_device(graph, nodes, -1, 0) if self._attends else self._known(nodes))
+        if self._attends:
+            layers.append(draw_on_device(graph, nodes, -1, 0))
+        else:  # the aggregation is known: no edge has to be read
+            starts = nodes.new_zeros(nodes.numel() + 1)
+            layers.append(LayerOnDevice(nodes, starts, graph.indices[:0], graph.degree(nodes), None))
         edges += layers[-1].edges
         counts = {"drawn_edges": edges, "history_nodes": history, "written_nodes": written}
         return Sample(layers[::-1], targets.size, stats={name: float(count) for name, count in counts.items()})
-
-    def _known(self, nodes: Tensor) -> LayerOnDevice:
-        """Return a layer of which nothing has to be read."""
-        starts = nodes.new_zeros(nodes.numel() + 1)
-        return LayerOnDevice(nodes, starts, self._graph.indices[:0], self._graph.degree(nodes), None)
 
 
 class Recalled:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from harness import MethodOptions, numba, torch
 from harness import numpy as np
-from harness.plugin import CSR, Block, FeatureStore, Presets, Tables, Topology, View, induce, missing_degree
+from harness.plugin import CSR, Block, FeatureStore, Presets, Topology, View, induce, missing_degree
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,7 +113,11 @@ class ExplanationGraph:
         for k in range(max(store.comm.exchange_counts([chunks] * store.comm.world))):  # as many calls on all ranks
             rows = slice(k * CHUNK, (k + 1) * CHUNK)
             features[1:][rows] = store.gather(remote[rows])
-        block = _local_block(topology, inner, store.tables, dtype)
+        sample = induce(topology, inner, store.tables)
+        weights = None if sample.values is None else sample.values.astype(np.float32)
+        scale = missing_degree(topology, inner, Topology(sample.indptr, sample.indices, weights))
+        host = torch.device("cpu")
+        block = replace(sample, dst_scale=scale).block(topology, device=host, dtype=dtype, engine=ENGINE)
         return cls(
             remote=remote, features=features, local_features=local, local_block=block,
             blocks=star(remote.size, depth, dtype), multilabel=view.labels.dim() > 1,
@@ -143,13 +147,6 @@ def star(remote: int, depth: int, dtype: torch.dtype) -> list[Block]:
 
     last = block(ends[:2], spokes)
     return [last] if depth == 1 else [*[block(ends, torch.cat([spokes, hub]))] * (depth - 1), last]
-
-
-def _local_block(topology: Topology, inner: NDArray[np.int64], tables: Tables, dtype: torch.dtype) -> Block:
-    sample = induce(topology, inner, tables)
-    weights = None if sample.values is None else sample.values.astype(np.float32)
-    scale = missing_degree(topology, inner, Topology(sample.indptr, sample.indices, weights))
-    return replace(sample, dst_scale=scale).block(topology, device=torch.device("cpu"), dtype=dtype, engine=ENGINE)
 
 
 class ExplanationError(Exception):
