@@ -360,22 +360,32 @@ class RowStore:
             plan = self._plan(ids, self._slot if isinstance(ids, np.ndarray) else self.placed[2])
             asked, cached = len(plan.asked), len(plan.cached)
             metrics = {"input_nodes": len(ids), "remote_nodes": asked + cached, "cached_nodes": cached}
-            result = fresh(self.inner, len(plan.own), *self.inner.shape[1:])
-            plan.copy_own(self.inner, result)
-            if comm.world == 1:
-                return result, metrics
-            # Asked rows are received where they are to be, if they lie together there.
-            landing = plan.landing(result) if columns is None else None
-            wanted, places = self._ask(plan, comm)
-            columns = None if columns is None else upload(columns, result.device)
-            rows = take(self.inner, places, columns)
-            received = fresh(rows, asked, *rows.shape[1:]) if landing is None else landing
-            self._move(rows, wanted, plan.counts, comm, received)
-            if landing is None:
-                plan.spread(received, result, columns)
-            plan.copy_cached(self._cached, result, columns)
-            plan.copy_repeated(result)
-            return result, metrics
+            return self._collect(plan, columns, comm), metrics
+
+    # ClusterGCN's store of own rows replaces this hook, DGS' store of each rank's own columns the next one.
+    def _collect(self, plan: Plan, columns: Tensor | None, comm: Communicator) -> Tensor:
+        """Return the rows of a plan, its own, cached and asked ones."""
+        result = fresh(self.inner, len(plan.own), *self.inner.shape[1:])
+        plan.copy_own(self.inner, result)
+        if comm.world == 1:
+            return result
+        # Asked rows are received where they are to be, if they lie together there.
+        landing = plan.landing(result) if columns is None else None
+        received = self._fetch(plan, columns, comm, landing)
+        columns = None if columns is None else upload(columns, result.device)
+        if landing is None:
+            plan.spread(received, result, columns)
+        plan.copy_cached(self._cached, result, columns)
+        plan.copy_repeated(result)
+        return result
+
+    def _fetch(self, plan: Plan, columns: Tensor | None, comm: Communicator, out: Tensor | None) -> Tensor:
+        """Ask the owners for rows, or their columns, and return them in the order of asking, in `out` if given."""
+        wanted, places = self._ask(plan, comm)
+        rows = take(self.inner, places, None if columns is None else upload(columns, self.inner.device))
+        received = fresh(rows, len(plan.asked), *rows.shape[1:]) if out is None else out
+        self._move(rows, wanted, plan.counts, comm, received)
+        return received
 
     def put(self, ids: Places, rows: Tensor, comm: Communicator | None = None) -> None:
         """Write `rows` [len(ids), ...] to the owners of the nodes `ids`; every rank must call, if with none.
