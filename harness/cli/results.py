@@ -254,7 +254,6 @@ RUNNING = ("running", "where", "for", "how far")
 
 
 def _cells(info: RunnerInfo) -> tuple[str, str, str, str]:
-    """Return what a table of running trials shows of one; see `RUNNING`."""
     return info.label or "", info.where, seconds_text(info.elapsed_s or 0), info.doing
 
 
