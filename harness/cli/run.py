@@ -119,7 +119,7 @@ def run(
         from harness.report import write_report
 
         views = loaded.catalogue().sources
-        written = write_report(store.directory, plugins=views, beside=cores() - 1)
+        written = write_report(store.directory, plugins=views, workers=cores() - 1)
         typer.echo(f"report:  {written}")
     else:
         typer.echo(f"report:  harness report {store.directory}")

@@ -199,7 +199,7 @@ class BroadcastBlock(Block):
 
     Forward, each rank of a column broadcasts its rows to the column in turn, everyone multiplies them in, and
     the group adds its ranks' sums. Backward, each rank adds up the gradients that its column has for its
-    rows, and tells its group. Sums are made in one place and copied: copies are equal bit for bit. Attention
+    rows, and sends them to its group. Sums are made in one place and copied: copies are equal bit for bit. Attention
     does the same with the sums of a softmax; backward, the column's rows are sent again, not kept.
 
     Args:
