@@ -428,8 +428,7 @@ class TrafficCheck:
     """Holds the counted bytes of the training epochs against the kernel's (`traffic: verify`).
 
     On the loopback the interface carries every rank's traffic, and that of other programs; in a network
-    namespace of its own it carries this rank's alone. Barriers before and after each epoch keep set-up and
-    evaluations out of it; they are outside the epoch's time.
+    namespace of its own it carries this rank's alone.
 
     `shaped`: the interface is this rank's own, in a network namespace, and nccl takes it too.
 
@@ -476,6 +475,7 @@ class TrafficCheck:
 
     def _read(self) -> dict[str, int | None]:
         """Return the interface's bytes, link-layer headers included, None if the kernel has none; and the counted."""
+        # Barriers keep set-up and evaluations of other ranks out of it; they are outside the epoch's time.
         self._comm.barrier()
         sent, received = _interface_bytes(self._interface) or (None, None)
         self._comm.barrier()

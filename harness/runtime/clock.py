@@ -117,9 +117,6 @@ class Moments:
 class Clock:
     """Charges every moment of an epoch to the innermost open phase; opening a phase stops its parent.
 
-    On a GPU the moments are CUDA events, read once at the epoch's end, so that timing adds no
-    synchronisation inside an epoch. On a CPU they are `perf_counter` readings.
-
     Args:
         device: where the work is done.
         detailed: False times whole epochs only, phases cost nothing. May be changed between epochs.
@@ -132,6 +129,8 @@ class Clock:
 
     def __init__(self, device: torch.device, *, detailed: bool = True, events: Events | None = None) -> None:
         self._kind = kind_of(device)
+        # On a GPU moments are CUDA events, read once at the epoch's end, so that timing adds no synchronisation inside
+        # an epoch. On a CPU they are `perf_counter` readings.
         self.moments = Moments(events or (self._kind.event if self._kind.has_streams else None))
         self.detailed = detailed
         self._open: list[str] = []

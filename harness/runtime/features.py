@@ -175,11 +175,9 @@ class RowPlanOnDevice:
 
 
 def fresh(like: Tensor, *shape: int) -> Tensor:
-    """Return memory of the dtype and on the device of `like`, as it comes.
-
-    On a CPU it is numpy's, which asks for huge pages where that is 4 MiB or more; to clear small ones, which
-    torch gets, takes several times as long as to copy rows there.
-    """
+    """Return memory of the dtype and on the device of `like`, as it comes."""
+    # On a CPU it is numpy's, which asks for huge pages where that is 4 MiB or more; to clear small ones, which
+    # torch gets, takes several times as long as to copy rows there.
     if like.device.type != "cpu":
         return like.new_empty(shape)
     return torch.from_numpy(np.empty(shape, like[:0].numpy().dtype))
