@@ -106,8 +106,8 @@ def moved(package: str) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package whose public names are in `harness.plugin` now; it warns for a release."""
 
     def find(name: str) -> Any:
-        plugin = import_module("harness.plugin")
-        if name not in plugin.__all__:
+        plugin = None if name.startswith("__") else import_module("harness.plugin")
+        if plugin is None or name not in plugin.__all__:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         text = f"{package}.{name} has moved: `from harness.plugin import {name}`"
         warnings.warn(text, DeprecationWarning, stacklevel=2)

@@ -8,23 +8,31 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness import (
-    Bytes,
-    BytesCase,
+from harness import Bytes, BytesCase, MiniBatchMethod, Sample, Sampler, Source, UserError, Worker
+from harness import numpy as np
+from harness.plugin import (
+    Batch,
+    Block,
+    Communicator,
+    FeatureStore,
+    GraphOnDevice,
+    HostStore,
     LayerSample,
     MemoryCase,
-    MiniBatchMethod,
     MiniBatchOptions,
-    Sample,
-    Sampler,
-    Source,
-    UserError,
-    Worker,
+    Plan,
+    Tables,
+    Topology,
+    View,
+    clusters,
+    common_order,
+    fresh,
+    induce,
+    induce_on_device,
+    induced,
+    make_batches,
+    upload,
 )
-from harness import numpy as np
-from harness.graph import Block, Topology, View, upload
-from harness.runtime import Batch, Communicator, FeatureStore, HostStore, Plan, common_order, fresh, make_batches
-from harness.sampling import GraphOnDevice, Tables, clusters, induce, induce_on_device, induced
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,9 +6,17 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from harness import MemoryCase, MiniBatchMethod, Sampler, Source, per_layer
-from harness.runtime import NeighbourOptions
-from harness.sampling import LAYERS, LAYERWISE_METRICS, Layers, LayerSampler, LayerwiseSampler
+from harness import MiniBatchMethod, Sampler, Source
+from harness.plugin import (
+    LAYERS,
+    LAYERWISE_METRICS,
+    Layers,
+    LayerSampler,
+    LayerwiseSampler,
+    MemoryCase,
+    NeighbourOptions,
+    per_layer,
+)
 
 
 class LADIESOptions(NeighbourOptions):
@@ -43,6 +51,7 @@ class LADIES(MiniBatchMethod[LADIESOptions]):
 
     name = "ladies"
     colour = "#b66dff"
+    on_device = True
     Options = LADIESOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "sizes": [256, 512, 1024]}
     exact: ClassVar[dict[str, Any]] = {"sizes": -1, "batch_size": 0}
@@ -56,11 +65,6 @@ class LADIES(MiniBatchMethod[LADIESOptions]):
             layers=self.options.layers, estimator=self.options.estimator, device=source.device,
         )  # fmt: skip
         return LayerwiseSampler(sampler.sample, per_layer(self.options.sizes, source.depth, "sizes"))
-
-    @classmethod
-    def device_draws(cls, options: LADIESOptions) -> bool:
-        """See `MiniBatchMethod`: draws from a graph that every rank has."""
-        return not options.asks_owners
 
     @classmethod
     def memory(cls, options: LADIESOptions, case: MemoryCase) -> dict[str, int]:

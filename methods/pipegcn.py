@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from harness import MemoryCase, Step, Worker
-from harness.runtime import PipelinedMethod, PipelinedOptions, TrainGraph, stale_memory
+from harness import Step, Worker
+from harness.plugin import MemoryCase, PipelinedMethod, PipelinedOptions, TrainGraph, stale_memory
 
 
 class PipeOptions(PipelinedOptions):

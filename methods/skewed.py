@@ -24,17 +24,24 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness import Bytes, BytesCase, MemoryCase, MiniBatchMethod, Sampler, Source, per_layer
-from harness.runtime import Batch, NeighbourOptions, node_batches, subgraph_batches, subgraph_size, whole_subgraphs
-from harness.sampling import (
+from harness import Bytes, BytesCase, MiniBatchMethod, Sampler, Source
+from harness.plugin import (
     LAYERS,
     LAYERWISE_METRICS,
+    Batch,
     ImportanceSubgraphs,
     Layers,
     LayerSampler,
     LayerwiseSampler,
+    MemoryCase,
+    NeighbourOptions,
     SubgraphSampler,
     SubgraphsOnDevice,
+    node_batches,
+    per_layer,
+    subgraph_batches,
+    subgraph_size,
+    whole_subgraphs,
 )
 
 SIZE = 4500  # the paper's
@@ -143,6 +150,7 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
 
     name = "skewed"
     colour = "#117733"
+    on_device = True
     Options = SkewedOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "sizes": [256, 512, 1024]}
     exact: ClassVar[dict[str, Any]] = {"distortion": 1.0, "sizes": -1, "batch_size": 0}
@@ -165,11 +173,6 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
         bias |= {"device": source.device}
         layers = LayerSampler(*graph, **bias)
         return LayerwiseSampler(layers.sample, per_layer(options.sizes, source.depth, "sizes"))
-
-    @classmethod
-    def device_draws(cls, options: SkewedOptions) -> bool:
-        """See `MiniBatchMethod`: draws from a graph that every rank has."""
-        return not options.asks_owners
 
     def batches(self, epoch: int) -> list[Batch]:
         """See `MiniBatchMethod`, `node_batches` and `subgraph_batches`."""

@@ -11,8 +11,6 @@ from pydantic import Field, model_validator
 from harness import (
     Bytes,
     BytesCase,
-    LayerSample,
-    MemoryCase,
     Metric,
     MiniBatchMethod,
     NodeBatchOptions,
@@ -21,17 +19,32 @@ from harness import (
     Source,
     Step,
     Worker,
-    batch_seed,
-    draw_neighbours,
     numba,
-    per_layer,
     torch,
 )
 from harness import numpy as np
-from harness.graph import Topology, View, pointers, row_of_entries, upload
-from harness.models import BlockSize
-from harness.runtime import FeatureStore, Loaded, RowStore
-from harness.sampling import GraphOnDevice, LayerOnDevice, Tables, draw_on_device, draw_uniform_on_device, number_nodes
+from harness.plugin import (
+    BlockSize,
+    FeatureStore,
+    GraphOnDevice,
+    LayerOnDevice,
+    LayerSample,
+    Loaded,
+    MemoryCase,
+    RowStore,
+    Tables,
+    Topology,
+    View,
+    batch_seed,
+    draw_neighbours,
+    draw_on_device,
+    draw_uniform_on_device,
+    number_nodes,
+    per_layer,
+    pointers,
+    row_of_entries,
+    upload,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -310,6 +323,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
 
     name = "vrgcn"
     colour = "#490092"
+    on_device = True
     Options = VRGCNOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "fanouts": [1, 2, 4]}
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
@@ -345,11 +359,6 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         fanouts, attends = _fanouts(self.options, source.depth), self.worker.model.attends
         on_host = source.device.type == "cpu"
         return (HistorySampler if on_host else HistorySamplerOnDevice)(source, fanouts, attends)
-
-    @classmethod
-    def device_draws(cls, options: VRGCNOptions) -> bool:
-        """See `MiniBatchMethod`."""
-        return True
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step for each batch; behind it the histories are written."""

@@ -26,15 +26,15 @@ def option(usage: str, help: str, **others: Any) -> Any:
     return typer.Option(*flags, metavar=metavar, help=help, **others)
 
 
-def suite_file(asked: Path | None) -> Path | None:
+def suite_path(asked: Path | None) -> Path | None:
     """Return the file of a suite that is asked for by its path or its name."""
-    from harness.suite import suite_file as module  # it imports pydantic, which help does without
+    from harness.suite.suite_file import suite_file  # it imports pydantic, which help does without
 
-    return module.suite_file(asked)
+    return suite_file(asked)
 
 
 SUITE_HELP = "A suite's file (YAML), or the name of a shipped one (`harness suites`)."
-SuiteFile = Annotated[Path, typer.Argument(metavar="SUITE", help=SUITE_HELP, callback=suite_file)]
+SuiteFile = Annotated[Path, typer.Argument(metavar="SUITE", help=SUITE_HELP, callback=suite_path)]
 Results = Annotated[Path, option("--results DIR", "Where records are kept.")]
 DataDir = Annotated[
     Path | None, option("--data-dir DIR", "Where graphs of your own are looked up.", envvar="HARNESS_DATA")
@@ -50,7 +50,7 @@ ClaimingSuite = Annotated[
     option(
         "--suite SUITE",
         "Take the claims of this suite (its file, or a shipped one's name), not those kept with the results.",
-        callback=suite_file,
+        callback=suite_path,
     ),
 ]
 Printed = Annotated[Literal["table", "csv"], option("--format table|csv", "How to print.")]

@@ -27,10 +27,10 @@ from harness.cli.command_options import (
     jobs_of,
     node_count,
     suite_command,
+    suite_path,
 )
 from harness.cli.terminal import outlive_readers, table
 from harness.errors import UserError
-from harness.suite.suite_file import suite_file
 
 if TYPE_CHECKING:
     from harness.launch.executors.submission import Submission
@@ -131,7 +131,7 @@ def warm(
     asked: SuiteOptions,
     suite: Annotated[
         Path | None,
-        typer.Argument(metavar="[SUITE]", help=f"{SUITE_HELP} Without one, every method.", callback=suite_file),
+        typer.Argument(metavar="[SUITE]", help=f"{SUITE_HELP} Without one, every method.", callback=suite_path),
     ] = None,
 ) -> None:
     """Compile ahead what trials need, once on a machine.
@@ -188,7 +188,8 @@ def _arguments(asked: SuiteOptions) -> list[str]:
 
 def _submit(executor: str, wanted: Submission, slurm: SlurmSettings, device: str | None) -> int:
     """Have the executor run what is wanted; return the exit code."""
-    from harness.cli.progress import Lines, live
+    from harness.cli.progress import Lines
+    from harness.cli.results import live
     from harness.launch.executors.submission import Quietly, check_devices
     from harness.results.status import SuiteWatch
 
@@ -221,7 +222,8 @@ def _jobs_here(wanted: Submission) -> int:
 
 def _run_side_by_side(wanted: Submission, count: int) -> int:
     """Run the suite with several runners on this machine; return the exit code."""
-    from harness.cli.progress import Lines, live
+    from harness.cli.progress import Lines
+    from harness.cli.results import live
     from harness.launch.executors.local import run as run_here
     from harness.launch.executors.submission import Quietly
     from harness.launch.hardware import check_device

@@ -338,7 +338,7 @@ class NumbaEngine:
 
 
 def held_vectors() -> int:
-    """Return how many vectors of `LINE` bytes this machine's registers hold beside what else they have to."""
+    """Return how many vectors of `LINE` bytes this machine's registers hold in addition to what else they have to."""
     return MOST if torch.backends.cpu.get_cpu_capability() == "AVX512" else MOST // 2
 
 
@@ -382,11 +382,6 @@ def triton_problem() -> str | None:
     return None
 
 
-def interpreted() -> bool:
-    """Return whether triton's kernels run on CPUs, as its interpreter does for tests."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
 def choose_engine(name: str, *, device: torch.device) -> Engine:
     """Return the engine called `name`; `auto` is the fastest one on `device`, of a GPU what is thought to be.
 
@@ -400,7 +395,9 @@ def choose_engine(name: str, *, device: torch.device) -> Engine:
         raise UserError(f"'dgl': {problem}", key="train.spmm", fix="use auto, numba or torch")
     if name == "triton" and (problem := triton_problem()):
         raise UserError(f"'triton': {problem}", key="train.spmm", fix="use auto or torch")
-    if name == "triton" and device.type != "cuda" and not interpreted():
+    # Its interpreter runs Triton's kernels on CPUs, for tests.
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if name == "triton" and device.type != "cuda" and not interpreted:
         raise UserError("'triton' runs on GPUs only", key="train.spmm", fix="use auto, numba or torch")
     if name in ("dgl", "numba") and device.type != "cpu":
         raise UserError(f"'{name}' runs on CPUs only", key="train.spmm", fix="use auto, triton or torch")

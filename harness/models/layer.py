@@ -193,7 +193,7 @@ class GraphLayer(Registered, Module):
         """See `Registered`: a layer has a propagation and a `forward`."""
         super().check_class(where)
         if not isinstance(getattr(cls, "propagation", None), Propagation):
-            raise UserError(f"'{where}' has no propagation", fix="write `propagation = harness.MEAN`, or alike")
+            raise UserError(f"'{where}' has no propagation", fix="write `propagation = harness.plugin.MEAN`, or alike")
         if not hasattr(cls, "forward"):
             raise UserError(f"'{where}' has no forward", fix="define it in the class")
 

@@ -27,7 +27,7 @@ from harness.runtime.features import FeatureStore, HostStore, RowPlan, RowStore,
 from harness.runtime.method import Method, case_of
 from harness.runtime.run_config import CachePolicy, MethodOptions, MiniBatchOptions, NodeBatchOptions
 from harness.runtime.step import Loss, Step
-from harness.sampling.neighbours import draw_uniform, take
+from harness.sampling.neighbours import draw_uniform, take_entries
 from harness.sampling.sample import Sample, Sampler, Source, Tables
 
 if TYPE_CHECKING:
@@ -155,8 +155,10 @@ class OwnedTopology(Topology):
     def _draw(self, nodes: Ints, fanout: int, seed: int) -> Topology:
         """Return a row for each of some own nodes, with what is drawn of theirs."""
         pointers, entries = draw_uniform(self.indptr, nodes, nodes, fanout, seed)
-        weights = None if self.weights is None else take(self.weights, entries, np.empty(entries.size, np.float32))
-        return Topology(pointers, take(self.indices, entries, np.empty(entries.size, np.int32)), weights)
+        indices = take_entries(self.indices, entries, np.empty(entries.size, np.int32))
+        if self.weights is None:
+            return Topology(pointers, indices)
+        return Topology(pointers, indices, take_entries(self.weights, entries, np.empty(entries.size, np.float32)))
 
 
 def _move(comm: Communicator, array: NDArray[Any], send: list[int], receive: list[int]) -> NDArray[Any]:
@@ -227,6 +229,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     """
 
     family = "mini-batch"
+    on_device: ClassVar[bool] = False  # whether its sampler draws on a GPU, from a copy of the graph
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric.of_method("input_nodes", "nodes whose features are read", heading="Input nodes"),
         Metric.of_method("remote_nodes", "those of them that are other ranks'", heading="Remote input nodes"),
@@ -297,8 +300,8 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     @classmethod
     def device_draws(cls, options: MiniBatchOptionsT) -> bool:
-        """Whether a GPU draws by these options itself, from a copy of the graph."""
-        return False
+        """Whether a GPU draws by these options itself; by default unless owners are asked for rows."""
+        return cls.on_device and not options.asks_owners
 
     @classmethod
     def foreseen(cls, options: MiniBatchOptionsT, case: MemoryCase) -> list[str]:

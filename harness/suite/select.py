@@ -155,7 +155,10 @@ def pairs_of(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[tuple[Cell
     if "dataset" in free:
         free |= {"model", "train"}  # a data set may bring its own
     wanted = [of, *named] if claim.expect.order is None else [(where, claim.of | item) for where, item in named]
-    first, *others = [(where, _select(trials, where, selector)) for where, selector in wanted]
+    first, *others = [(where, [trial for trial in trials if fits(trial, rule(selector))]) for where, selector in wanted]
+    for where, selected in (first, *others):
+        if not selected:
+            raise UserError("selects no trial of the suite", key=where, fix="see `harness plan`")
     for cell in _cells(first[1]):
         try:
             yield cell, (cell, *(_partner(cell, where, selected, free) for where, selected in others))
@@ -179,8 +182,14 @@ def claim_errors(suite: Suite, trials: Sequence[TrialConfig]) -> Iterator[UserEr
 
     A suite changed by overrides may lack some of the trials that its claims speak of.
     """
+    options = {key for trial in trials for key in trial.method.options}
     for i, claim in enumerate(suite.claims):
-        wrong = [*_unknown_columns(claim, trials), *_unknown_keys(claim, trials)]
+        wrong = [*_unknown_columns(claim, trials)]
+        for where, selector in _selectors(claim):
+            try:
+                check_keys(selector, options)
+            except UserError as error:
+                wrong.append(UserError(f"{error.message} '{error.key}'", key=where, fix=error.fix))
         if not wrong and not suite.source.overrides:
             try:
                 rows_of(claim, trials)
@@ -209,22 +218,6 @@ def _unknown_columns(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[Us
             find_metric(name, declared)
         except UserError as error:
             yield UserError(f"unknown column '{name}'", key="metric", fix=error.fix)
-
-
-def _unknown_keys(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[UserError]:
-    options = {key for trial in trials for key in trial.method.options}
-    for where, selector in _selectors(claim):
-        try:
-            check_keys(selector, options)
-        except UserError as error:
-            yield UserError(f"{error.message} '{error.key}'", key=where, fix=error.fix)
-
-
-def _select(trials: Sequence[TrialConfig], where: str, selector: Selector) -> list[TrialConfig]:
-    found = [trial for trial in trials if fits(trial, rule(selector))]
-    if not found:
-        raise UserError("selects no trial of the suite", key=where, fix="see `harness plan`")
-    return found
 
 
 def _cells(trials: Sequence[TrialConfig]) -> list[Cell]:

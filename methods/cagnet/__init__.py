@@ -8,27 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from harness import (
-    Bytes,
-    BytesCase,
-    FullGraphMethod,
-    FullGraphOptions,
-    Loss,
-    MemoryCase,
-    Metric,
-    Step,
-    UserError,
-    Worker,
-    torch,
-)
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Metric, Step, UserError, Worker, torch
 from harness import numpy as np
-from harness.graph import Partition, upload
-from harness.models import BlockSize
-from harness.runtime import PartSize
-from harness.sampling import BoundarySampler, sample_boundary
+from harness.plugin import BlockSize, BoundarySampler, Loss, MemoryCase, Partition, PartSize, sample_boundary, upload
 
-from .block import BroadcastBlock
-from .mesh import Label, Mesh, Sent, rank_groups
+from .broadcast import BroadcastBlock, Label, Mesh, Sent, rank_groups
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

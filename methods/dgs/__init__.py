@@ -9,39 +9,29 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness import (
-    Bytes,
-    BytesCase,
-    FanoutSampler,
-    MemoryCase,
-    Metric,
-    MiniBatchMethod,
-    Sampler,
-    Source,
-    Step,
-    Worker,
-    batch_seed,
-    per_layer,
-    torch,
-)
-from harness.graph import View, upload
-from harness.runtime import (
+from harness import Bytes, BytesCase, Metric, MiniBatchMethod, Sampler, Source, Step, Worker, torch
+from harness.plugin import (
     Batch,
     Communicator,
     Drawn,
+    FanoutSampler,
     FeatureStore,
     HostStore,
     Loaded,
+    MemoryCase,
     NeighbourOptions,
     Plan,
+    View,
+    batch_seed,
     fresh,
+    per_layer,
     take,
+    upload,
 )
 
 from .explainer import COUNTED, Explainer, Guidance, explanation_memory
-from .guided_on_device import GuidedSamplerOnDevice
-from .guided_sampling import ExplanationGraph, GuidedSampler
-from .masks import MaskOptions
+from .explanations import ExplanationGraph, MaskOptions
+from .guided_sampling import GuidedSampler, GuidedSamplerOnDevice
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -191,6 +181,7 @@ class DGS(MiniBatchMethod[DGSOptions]):
 
     name = "dgs"
     colour = "#d55e00"
+    on_device = True
     Options = DGSOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "fanouts": [5, 10, 25]}
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "feature_rate": 1.0, "batch_size": 0}
@@ -223,11 +214,6 @@ class DGS(MiniBatchMethod[DGSOptions]):
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`; the conventional sampler, of batches without guidance."""
         return FanoutSampler(source, self._fanouts(source))
-
-    @classmethod
-    def device_draws(cls, options: DGSOptions) -> bool:
-        """See `MiniBatchMethod`: draws from a graph that every rank has."""
-        return not options.asks_owners
 
     def _fanouts(self, source: Source) -> list[int]:
         return per_layer(self.options.fanouts, source.depth, "fanouts")

@@ -12,20 +12,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from harness import MemoryCase, Metric, torch
+from harness import Metric, torch
 from harness import numpy as np
 from harness.metrics import STAT
-from harness.models import BlockSize
-from harness.runtime import Clock, Components
+from harness.plugin import BlockSize, Clock, Components, MemoryCase
 
-from .guided_sampling import ExplanationGraph
-from .masks import MaskOptions, Masks, explain
+from .explanations import ExplanationGraph, MaskOptions, Masks, explain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from harness.models import GNN
+    from harness.plugin import GNN
 
 
 def explanation_memory(case: MemoryCase) -> Components:

@@ -13,40 +13,30 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness import (
-    Bytes,
-    BytesCase,
-    LayerSample,
-    MemoryCase,
-    Metric,
-    MiniBatchMethod,
-    MiniBatchOptions,
-    Sampler,
-    Source,
-    Step,
-)
+from harness import Bytes, BytesCase, Metric, MiniBatchMethod, Sampler, Source, Step
 from harness import numpy as np
-from harness.graph import Topology
-from harness.runtime import (
+from harness.plugin import (
     Batch,
+    ClippedNodes,
     Drawn,
     FeatureStore,
-    Loaded,
-    common_order,
-    subgraph_batches,
-    subgraph_size,
-    whole_subgraphs,
-)
-from harness.sampling import (
-    ClippedNodes,
     ImportanceSubgraphs,
+    LayerSample,
+    Loaded,
+    MemoryCase,
+    MiniBatchOptions,
     NodeSampler,
     Normaliser,
     Subgraphs,
     SubgraphSampler,
     SubgraphsOnDevice,
     Tables,
+    Topology,
     clusters,
+    common_order,
+    subgraph_batches,
+    subgraph_size,
+    whole_subgraphs,
 )
 
 from .subgraphs import CountedChances, Counts, Part, PresentMean, count, make_node_sampler, saved_counts
@@ -55,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harness import Worker
-    from harness.runtime import Communicator
+    from harness.plugin import Communicator
 
 
 SIZE, FRONTIER = 8000, 1000  # the authors' code's
@@ -171,6 +161,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
 
     name = "graphsaint"
     colour = "#56b4e9"
+    on_device = True
     Options = GraphSAINTOptions
     space: ClassVar[dict[str, Any]] = {"sampler": ["frontier", "rw", "edge"]}
     exact: ClassVar[dict[str, Any]] = {"size": -1, "normalise": False}
@@ -311,11 +302,6 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         rows = loaded.loss.rows.numel()
         weights = loaded.inputs.new_full((rows,), 1 / max(rows, 1))
         return replace(loaded, loss=replace(loaded.loss, weights=weights))
-
-    @classmethod
-    def device_draws(cls, options: GraphSAINTOptions) -> bool:
-        """See `MiniBatchMethod`: subgraphs of the whole graph, or of the rank's part."""
-        return True
 
     @property
     def samples_targets(self) -> bool:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harness import numba
 from harness import numpy as np
-from harness.graph import Topology, below, next_u64, prefetch, stream
-from harness.sampling import Pool
+from harness.plugin import Pool, Topology, below, next_u64, prefetch, stream
 
 from .node_samplers import KernelSampler, ascending, mark, mark_unseen
 

@@ -12,25 +12,30 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from harness import LayerSample, UserError, batch_seed, numba, torch
+from harness import UserError, numba, torch
 from harness import numpy as np
-from harness.data import atomic_directory, locked
-from harness.graph import Topology, fetch_ahead, gather
-from harness.sampling import (
+from harness.plugin import (
     GraphOnDevice,
     Induced,
     InducedOnDevice,
     LayerOnDevice,
+    LayerSample,
     NodeSampler,
     Normaliser,
     SubgraphBatch,
     SubgraphBatchOnDevice,
     Tables,
+    Topology,
     WeighOnDevice,
     as_graph,
     as_layer,
     as_layer_on_device,
+    atomic_directory,
+    batch_seed,
+    fetch_ahead,
+    gather,
     induced,
+    locked,
     missing_degree,
     missing_degree_on_device,
 )

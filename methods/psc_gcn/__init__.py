@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from harness import Bytes, BytesCase, MemoryCase, Metric, Step, Worker, torch
+from harness import Bytes, BytesCase, Metric, Step, Worker, torch
 from harness import numpy as np
-from harness.graph import Block, Partition, kind_of, pointers, upload
-from harness.runtime import (
+from harness.plugin import (
     Background,
+    Block,
     BoundaryInputs,
     CachePolicy,
     Communicator,
+    MemoryCase,
+    Partition,
     Pending,
     PipelinedMethod,
     PipelinedOptions,
@@ -25,7 +27,10 @@ from harness.runtime import (
     Wanted,
     ask,
     choose,
+    kind_of,
+    pointers,
     stale_memory,
+    upload,
 )
 
 from .edges import edges_of

@@ -11,19 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from harness import (
-    Bytes,
-    BytesCase,
-    FullGraphMethod,
-    FullGraphOptions,
-    MemoryCase,
-    Metric,
-    Step,
-    SyncExchange,
-    Worker,
-    torch,
-)
-from harness.runtime import TrialError, loss_sum
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Metric, Step, SyncExchange, Worker, torch
+from harness.plugin import MemoryCase, TrialError, loss_sum
 
 from .offloading import CHANGED, Offloader, Tracer
 from .plan import MOST_STATES, Plan, Policy, Trace, make_plan
@@ -31,7 +20,7 @@ from .plan import MOST_STATES, Plan, Policy, Trace, make_plan
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from harness.models import GNN
+    from harness.plugin import GNN
 
 MIB = 1 << 20
 TRACED = 2  # steps: the products of the second are others than the first's, and need other memory

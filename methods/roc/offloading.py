@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
 from harness import torch
-from harness.graph import kind_of
-from harness.runtime import Clock, Direction, Traffic, TrialError
+from harness.plugin import Clock, Direction, Traffic, TrialError, kind_of
 
 from .plan import Away, Gap, Moment, Trace
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness_methods.dgs.guided_sampling import ExplanationGraph, star
-from harness_methods.dgs.masks import MaskOptions, explain
+from harness_methods.dgs.explanations import ExplanationGraph, MaskOptions, explain, star
 
 from harness.data.generated.twin import make
 from harness.data.graph import GraphData

@@ -26,9 +26,8 @@ from harness.graph.spmm import SLAB, NumbaEngine
 from harness.models.functional import RecurringRows
 from harness.models.layer import Products
 from harness.models.shipped_layers import SageLayer
-from harness.sampling.nodes import ImportanceSubgraphs
 from harness.sampling.sample import Tables
-from harness.sampling.subgraphs import ClippedNodes, induced
+from harness.sampling.subgraphs import ClippedNodes, ImportanceSubgraphs, induced
 
 FEATURES, HIDDEN = (50, 200, 602), (128, 512, 1024)
 SIZE, LINE, EXTRA = 8000, 16, 9

@@ -98,28 +98,28 @@ ASKED = ("copy to the host", "harness/runtime/step.py:ask")  # how many rows are
 PLACED = ("copy to the host", "harness/runtime/features.py:of")  # how many rows each rank is asked for
 INDUCED = ("nonzero", "harness/graph/csr.py:induce_columns_on_device")  # how many edges there are
 SAMPLED = {  # how many edges and nodes of a layer there are, and rows of each rank
-    ("_local_scalar_dense", "harness/sampling/neighbours_on_device.py:draw_uniform_on_device"),
-    ("nonzero", "harness/sampling/neighbours_on_device.py:number_nodes"),
+    ("_local_scalar_dense", "harness/sampling/neighbours.py:draw_uniform_on_device"),
+    ("nonzero", "harness/sampling/sample.py:number_nodes"),
     PLACED,
 }
 SEEN = {  # how many edges there are into a layer's destinations, and nodes that they meet
-    ("_local_scalar_dense", "harness/sampling/graph_on_device.py:rows"),
-    ("nonzero", "harness/sampling/neighbours_on_device.py:number_nodes"),
+    ("_local_scalar_dense", "harness/sampling/sample.py:rows"),
+    ("nonzero", "harness/sampling/sample.py:number_nodes"),
 }
 LAYERED = SEEN | {  # how many candidates there are (of each side, and their sums), drawn nodes, edges, own rows
-    ("_local_scalar_dense", "harness/sampling/layerwise_on_device.py:weigh"),
-    ("nonzero", "harness/sampling/layerwise_on_device.py:layer"),
-    ("nonzero", "harness/sampling/layerwise_on_device.py:_own_rows"),
+    ("_local_scalar_dense", "harness/sampling/layerwise.py:weigh"),
+    ("nonzero", "harness/sampling/layerwise.py:layer"),
+    ("nonzero", "harness/sampling/layerwise.py:_own_rows"),
 }
-SKEWED = ("copy to the host", "harness/sampling/layerwise_on_device.py:weigh")
+SKEWED = ("copy to the host", "harness/sampling/layerwise.py:weigh")
 GLOBAL = SEEN | {("nonzero", f"methods/fastgcn.py:{name}") for name in ("_layer", "_own_rows")}
 SUBGRAPH = {  # the same of a subgraph
-    ("_local_scalar_dense", "harness/sampling/graph_on_device.py:rows"),
-    ("nonzero", "harness/sampling/subgraphs_on_device.py:induced_on_device"),
+    ("_local_scalar_dense", "harness/sampling/sample.py:rows"),
+    ("nonzero", "harness/sampling/subgraphs.py:induced_on_device"),
     PLACED,
 }
 NODES = {  # how many nodes a subgraph has
-    ("nonzero", "harness/sampling/nodes.py:draw"),
+    ("nonzero", "harness/sampling/subgraphs.py:draw"),
     ("nonzero", "methods/graphsaint/node_samplers.py:_distinct"),
     ("nonzero", "methods/graphsaint/node_samplers.py:nodes"),
     ("_local_scalar_dense", "methods/graphsaint/node_samplers.py:full"),  # whether walkers have met as many
@@ -151,7 +151,7 @@ ALLOWED: dict[str, Waits] = {
     "graphsaint": {COUNTS, LABELLED, TRANSFER} | SUBGRAPH | NODES,
     "clustergcn": {COUNTS, LABELLED} | SUBGRAPH,
     "vrgcn": {COUNTS, READ} | SAMPLED | SEEN | HISTORY,
-    "dgs": {COUNTS, TRANSFER, OWNED, ("nonzero", "methods/dgs/guided_on_device.py:draw")} | SAMPLED | SEEN | EXPLAINED,
+    "dgs": {COUNTS, TRANSFER, OWNED, ("nonzero", "methods/dgs/guided_sampling.py:draw")} | SAMPLED | SEEN | EXPLAINED,
 }
 
 pytestmark = pytest.mark.timeout(900)

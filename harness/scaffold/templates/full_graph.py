@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Step, SyncExchange, announce
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Step, SyncExchange
+from harness.plugin import announce
 
 
 class NewMethodOptions(FullGraphOptions):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from harness_methods.dgs.guided_sampling import star
+from harness_methods.dgs.explanations import star
 from numpy.testing import assert_allclose, assert_array_equal
 from support.planted import Built, build_each
 

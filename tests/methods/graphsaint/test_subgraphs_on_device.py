@@ -17,11 +17,15 @@ from support.tiers import tiered
 from harness.check.graphs import random_graph
 from harness.graph.block import MEAN, SYMMETRIC
 from harness.graph.csr import Topology
-from harness.sampling.graph_on_device import GraphOnDevice
-from harness.sampling.nodes import ImportanceSubgraphs
-from harness.sampling.sample import Tables
-from harness.sampling.subgraphs import NodeSampler, Normaliser, Subgraphs
-from harness.sampling.subgraphs_on_device import DeviceNodes, SubgraphsOnDevice
+from harness.sampling.sample import GraphOnDevice, Tables
+from harness.sampling.subgraphs import (
+    DeviceNodes,
+    ImportanceSubgraphs,
+    NodeSampler,
+    Normaliser,
+    Subgraphs,
+    SubgraphsOnDevice,
+)
 
 NODES, CPU, ERROR = 90, torch.device("cpu"), 1e-6
 

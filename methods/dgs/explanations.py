@@ -1,23 +1,24 @@
-"""Masks of nodes and features that explain a prediction: what they are trained for, and how."""
+"""Explanations: the graph that a rank explains its predictions on, and the training of masks of nodes and features."""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from harness import MethodOptions, Presets, torch
-
-from .guided_sampling import ExplanationGraph
+from harness import MethodOptions, numba, torch
+from harness import numpy as np
+from harness.plugin import CSR, Block, FeatureStore, Presets, Tables, Topology, View, induce, missing_degree
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
-    from harness.models import GNN
+    from harness.plugin import GNN
 
 INPUT_WEIGHTS = ("weight", "weight_self")  # of a graph layer: those that multiply its input
 
@@ -34,6 +35,121 @@ threshold does not end them in 50 steps, SN has a mean of 0.2 to 0.25 (5 to 95 %
 0.6, at no better order of the nodes. Below 0.2 noise stays near 1 where the divergence is large; an entropy's factor of
 0.05 or more drives logits up from their start, whatever a node is worth.
 """
+
+
+def within_hops(topology: Topology, nodes: NDArray[np.int64], hops: int) -> NDArray[np.int64]:
+    """Return `nodes` and all from which they are reached over at most `hops` (>= 0) edges, int64, ascending.
+
+    These are the nodes whose features as many layers' outputs at `nodes` (int64, in any order, which may repeat; of
+    a topology whose rows are with several ranks this rank's own) depend on. Takes time linear in the graph's nodes
+    and the in-edges of those returned.
+    """
+    met = np.zeros(topology.num_nodes, np.bool_)
+    met[nodes] = True
+    fresh = np.flatnonzero(met)
+    for hop in range(hops):
+        found, rows = topology.rows(fresh, own=hop == 0)
+        fresh = _reached(found.indptr, found.indices, rows, met)
+    return np.flatnonzero(met)
+
+
+@numba.njit(cache=True, nogil=True)
+def _reached(indptr, indices, rows, met):  # type: ignore[no-untyped-def]
+    """Return the neighbours in `rows` that were not met yet, int64; they are then."""
+    fresh = np.empty(met.size + 1, np.int64)  # one more: a node met before is written too, and overwritten
+    end = 0
+    for row in rows:
+        for e in range(indptr[row], indptr[row + 1]):
+            node = indices[e]
+            fresh[end] = node
+            end += not met[node]
+            met[node] = True
+    return fresh[:end].copy()
+
+
+CHUNK = 16384  # remote rows fetched at a time, so that no second matrix of them all is made
+
+ENGINE = "numba"  # keeps to torch's number of threads also in a thread of its own, where dgl takes all cores
+
+
+@dataclass(frozen=True, eq=False)
+class ExplanationGraph:
+    """What a rank explains its predictions on (DGS, section III-B), in the memory of the CPU.
+
+    Row 0 of the star is v_G, all inner nodes in one; rows 1, 2, ... are the remote nodes within as many hops
+    as count, each linked with v_G in both directions. The links to v_G count 1/R each, so that every row of
+    the star has degree 1: SAGE sees the mean over R remote nodes, and what GCN and GAT see does not grow
+    with R either. (By the star's plain degrees the symmetric normalisation of GCN would multiply that mean
+    by sqrt(R/2), a layer at a time.) v_G's self loop is the models' own: each adds a destination's row to
+    that of its neighbours, SAGE by weights of its own.
+
+    `local_block` has the inner nodes and all edges between them, with full degrees; sums over neighbours are multiplied
+    by the full degree over that of these edges, so that means are of what is there.
+    """
+
+    remote: NDArray[np.int64]  # [R], ascending: nodes of the view
+    features: Tensor  # [1 + R, F] of the star's rows; v_G's are the mean of the local ones
+    local_features: Tensor  # [n_in, F], the store's own rows where those are on the CPU
+    local_block: Block
+    blocks: list[Block]  # of each layer, or hop of one: the star, but that the last one has no destination but v_G
+    multilabel: bool  # whether a node has any number of classes
+
+    @classmethod
+    def build(
+        cls, view: View, topology: Topology, store: FeatureStore, *, hops: int, depth: int, dtype: torch.dtype
+    ) -> ExplanationGraph:
+        """Make a rank's explanation graph, of the view that is trained on and its topology; every rank must call.
+
+        Remote nodes may be `hops` away; the model has weights of `dtype` and runs on `depth` blocks (`GNN.depth`).
+        Traffic: what `store.gather` counts for each remote node, once, and 8 bytes a peer (control); what the
+        topology's `rows` cost, hop by hop.
+        """
+        inner = np.asarray(view.partition.inner)
+        remote = np.setdiff1d(within_hops(topology, inner, hops), inner, assume_unique=True)
+        local = store.inner.to("cpu", dtype)
+        features = torch.empty((1 + remote.size, local.shape[1]), dtype=dtype)
+        features[0] = local.mean(0) if inner.size else 0
+        chunks = -(-remote.size // CHUNK)
+        for k in range(max(store.comm.exchange_counts([chunks] * store.comm.world))):  # as many calls on all ranks
+            rows = slice(k * CHUNK, (k + 1) * CHUNK)
+            features[1:][rows] = store.gather(remote[rows])
+        block = _local_block(topology, inner, store.tables, dtype)
+        return cls(
+            remote=remote, features=features, local_features=local, local_block=block,
+            blocks=star(remote.size, depth, dtype), multilabel=view.labels.dim() > 1,
+        )  # fmt: skip
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what it holds, in the memory of the CPU; the local features are left out."""
+        held = {id(block): block for block in (self.local_block, *self.blocks)}.values()
+        matrices = [array for b in held for array in (b.adjacency.indptr, b.adjacency.indices, b.adjacency.values)]
+        scales = [array for b in held for array in (b.degree, b.dst_scale)]
+        return sum(array.nbytes for array in (self.features, *matrices, *scales) if array is not None)
+
+
+def star(remote: int, depth: int, dtype: torch.dtype) -> list[Block]:
+    """Return the blocks of a star of `remote` nodes around row 0; see `ExplanationGraph.blocks`."""
+    spokes = torch.arange(1, 1 + remote, dtype=torch.int32)
+    hub = torch.zeros(remote, dtype=torch.int32)
+    ends = torch.cat([torch.zeros(1, dtype=torch.int64), remote + torch.arange(1 + remote)])
+    scale = torch.ones(1 + remote, dtype=dtype)
+    scale[0] = 1 / max(remote, 1)
+    degree = torch.ones(1 + remote, dtype=dtype)
+
+    def block(indptr: Tensor, indices: Tensor) -> Block:
+        adjacency = CSR(indptr, indices, 1 + remote)
+        return Block(adjacency, degree, dst_scale=scale[: adjacency.num_rows], engine=ENGINE)
+
+    last = block(ends[:2], spokes)
+    return [last] if depth == 1 else [*[block(ends, torch.cat([spokes, hub]))] * (depth - 1), last]
+
+
+def _local_block(topology: Topology, inner: NDArray[np.int64], tables: Tables, dtype: torch.dtype) -> Block:
+    sample = induce(topology, inner, tables)
+    weights = None if sample.values is None else sample.values.astype(np.float32)
+    scale = missing_degree(topology, inner, Topology(sample.indptr, sample.indices, weights))
+    return replace(sample, dst_scale=scale).block(topology, device=torch.device("cpu"), dtype=dtype, engine=ENGINE)
 
 
 class ExplanationError(Exception):
