@@ -358,22 +358,29 @@ class RowStore:
             plan = self._plan(ids, self._slot if isinstance(ids, np.ndarray) else self.placed[2])
             asked, cached = len(plan.asked), len(plan.cached)
             metrics = {"input_nodes": len(ids), "remote_nodes": asked + cached, "cached_nodes": cached}
-            result = fresh(self.inner, len(plan.own), *self.inner.shape[1:])
-            plan.copy_own(self.inner, result)
-            if comm.world == 1:
-                return result, metrics
-            # Asked rows are received where they are to be, if they lie together there.
-            landing = plan.landing(result) if columns is None else None
-            wanted, places = self._ask(plan, comm)
-            columns = None if columns is None else upload(columns, result.device)
-            rows = take(self.inner, places, columns)
-            received = fresh(rows, asked, *rows.shape[1:]) if landing is None else landing
-            self._move(rows, wanted, plan.counts, comm, received)
-            if landing is None:
-                plan.spread(received, result, columns)
-            plan.copy_cached(self._cached, result, columns)
-            plan.copy_repeated(result)
-            return result, metrics
+            return self._collect(plan, columns, comm), metrics
+
+    def _collect(self, plan: Plan, columns: Tensor | None, comm: Communicator) -> Tensor:
+        result = fresh(self.inner, len(plan.own), *self.inner.shape[1:])
+        plan.copy_own(self.inner, result)
+        if comm.world == 1:
+            return result
+        # Asked rows are received where they are to be, if they lie together there.
+        landing = plan.landing(result) if columns is None else None
+        received = self._fetch(plan, columns, comm, landing)
+        columns = None if columns is None else upload(columns, result.device)
+        if landing is None:
+            plan.spread(received, result, columns)
+        plan.copy_cached(self._cached, result, columns)
+        plan.copy_repeated(result)
+        return result
+
+    def _fetch(self, plan: Plan, columns: Tensor | None, comm: Communicator, out: Tensor | None) -> Tensor:
+        wanted, places = self._ask(plan, comm)
+        rows = take(self.inner, places, None if columns is None else upload(columns, places.device))
+        if out is None:
+            out = fresh(rows, sum(plan.counts), *rows.shape[1:])
+        return self._move(rows, wanted, plan.counts, comm, out)
 
     def put(self, ids: Places, rows: Tensor, comm: Communicator | None = None) -> None:
         """Write `rows` [len(ids), ...] to the owners of the nodes `ids`; every rank must call, if with none.
