@@ -37,21 +37,14 @@ Flag = Callable[[str, str], None]
 
 @dataclass
 class CpuTime:
-    """CPU seconds of a rank's process by what used them.
+    """CPU seconds of a rank's process by what used them."""
 
-    Attributes:
-        main: the trainer's thread.
-        libraries: threads that are none of Python's (gloo's, OpenMP's), and those that the harness has of its own.
-        pools: the part of `libraries` that computes: OpenMP's, numba's, BLAS's.
-        method: Python threads that were started with the method or later, and threads that have ended.
-        children: processes that it started, those that live included.
-    """
-
-    main: float = 0.0
+    main: float = 0.0  # the trainer's thread
+    # threads that are none of Python's (gloo's, OpenMP's), and those that the harness has of its own
     libraries: float = 0.0
-    pools: float = 0.0
-    method: float = 0.0
-    children: float = 0.0
+    pools: float = 0.0  # the part of `libraries` that computes: OpenMP's, numba's, BLAS's
+    method: float = 0.0  # Python threads that were started with the method or later, and threads that have ended
+    children: float = 0.0  # processes that it started, those that live included
 
 
 @dataclass

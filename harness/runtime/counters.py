@@ -411,24 +411,16 @@ COLUMNS = ("busy_cores", "own_cores", "steal_cores", "throttled", "thermal_throt
 
 @dataclass(frozen=True)
 class Reading:
-    """Readings of a moment; None where a counter cannot be read.
+    """Readings of a moment; None where a counter cannot be read."""
 
-    Attributes:
-        at: the moment, of `time.perf_counter`.
-        busy, stolen: s that the cores worked, for any process but not for interrupts, and that the host took from them.
-        own: CPU s of this process, and of its children that ended.
-        throttled: s in which the control group's quota stopped it.
-        thermal: times that heat has slowed the cores down.
-        mhz: mean clock of the cores now.
-    """
-
-    at: float
+    at: float  # the moment, of `time.perf_counter`
+    # busy, stolen: s that the cores worked, for any process but not for interrupts, and that the host took from them
     busy: float | None
     stolen: float | None
-    own: float
-    throttled: float | None
-    thermal: int | None
-    mhz: float | None
+    own: float  # CPU s of this process, and of its children that ended
+    throttled: float | None  # s in which the control group's quota stopped it
+    thermal: int | None  # times that heat has slowed the cores down
+    mhz: float | None  # mean clock of the cores now
 
 
 class Load:
