@@ -64,9 +64,9 @@ def read_text(path: Path, limit: int) -> str:
 
 
 def write_whole(path: Path, text: str, temporary: Path | None = None) -> None:
-    """Write a file whole or not at all, whoever else writes it; by way of `temporary`, on the same file system.
+    """Write a file whole or not at all, also where other processes write it.
 
-    That is what stays behind where this process is killed. By default it is beside the file.
+    `temporary`: written first, on the same file system (default: next to the file); it stays if this process is killed.
     """
     temporary = temporary or path.with_name(f".{path.name}.{uuid.uuid4().hex[:10]}")
     try:

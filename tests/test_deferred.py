@@ -74,6 +74,7 @@ print(json.dumps([found, misses]))
 """
 
 
+@pytest.mark.slow
 def test_deferred_kernels_are_the_same_and_share_their_cache(tmp_path: Path) -> None:
     def run(order: str) -> tuple[dict[str, object], int]:
         found, misses = json.loads(python(KERNELS, order, NUMBA_CACHE_DIR=str(tmp_path)))

@@ -25,7 +25,7 @@ from harness.metrics import METRICS, Formula
 from harness.results.censored import Times, compare
 from harness.results.contrast import RISK, Contrast, Pairs, against_best, share_of_risk
 from harness.results.tuned import TunedMethod, TuningTrial
-from harness.tune.choice import Curve, Tried, choose
+from harness.tune.study import Curve, Tried, choose
 from tools.reference import table
 
 Rate = Callable[[], float]

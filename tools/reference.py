@@ -6,6 +6,7 @@ import inspect
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import GenericAlias
 from typing import Annotated, Any
 
 import typer
@@ -13,14 +14,15 @@ from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
+import harness
+import harness.plugin
 from harness.cli import app
 from harness.cli.data import default_text, type_text
 from harness.data.catalog import DatasetInfo
 from harness.data.partition import PARTITIONERS
 from harness.data.registry import dataset_info, shipped_names
 from harness.metrics import EPOCH_METRICS, METRICS, Metric
-from harness.models.layer import MODELS
-from harness.models.spec import ModelSpec
+from harness.models.layer import MODELS, ModelSpec
 from harness.registry import Registry
 from harness.runtime.method import METHODS, Method
 from harness.runtime.minibatch import MiniBatchMethod
@@ -237,6 +239,28 @@ Options of its own go below the name: `model: {{name: {{NAME: {{option: value}}}
     )
 
 
+def plugin_page() -> str:
+    """Return the list of the names that plugins import."""
+    sections = []
+    for module in (harness, harness.plugin):
+        rows = []
+        for name in sorted(module.__all__):
+            value = getattr(module, name)
+            documented = callable(value) and not isinstance(value, GenericAlias)
+            rows.append((f"`{name}`", (inspect.getdoc(value) or "").split("\n")[0] if documented else ""))
+        sections.append(f"## {module.__name__}\n\n{table(['name', 'what it is'], rows)}")
+    return (
+        f"""{GENERATED}
+# Names for plugins
+
+Plugins import these names ([plugins](../plugins.md)); everything else may change at any time.
+
+"""
+        + "\n\n".join(sections)
+        + "\n"
+    )
+
+
 def options_text(fields: Mapping[str, FieldInfo]) -> str:
     """Return options in one cell of a table."""
     return "<br>".join(f"`{key}` ({_default(field)}): {_limits(field)}" for key, field in fields.items()) or "none"
@@ -300,7 +324,7 @@ def pages() -> dict[str, str]:
     """Return the text of every page by its path in the directory of the reference."""
     methods = {f"methods/{method.name}.md": method_page(method) for method in shipped_methods()}
     fixed = {"suite.md": suite_page(), "commands.md": commands_page(), "methods/index.md": index_page()}
-    return fixed | {"names.md": names_page()} | methods
+    return fixed | {"names.md": names_page(), "plugin.md": plugin_page()} | methods
 
 
 START, END = "<!-- columns: made from the code by `make reference` -->\n", "<!-- end of columns -->\n"

@@ -21,7 +21,7 @@ from harness.check.training import Moments, RankOutcome
 from harness.data.graph import GraphData
 from harness.metrics import PURPOSES
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import Bytes, BytesCase
 from harness.runtime.method import Family, Method
 from harness.runtime.run_config import TrainSpec

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from harness.data.graph import GraphData
 from harness.data.partition.cached import PartitionPaths, ensure_partitioned
 from harness.data.prepared import write_graph
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.spec import PartitionSpec
 
 

@@ -20,7 +20,7 @@ from harness.check.training import (
     resumed,
     train,
 )
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.checkpoint import CheckpointPlace
 from harness.runtime.run_config import Timing, TrainSpec
 from harness.spec import PluginSource

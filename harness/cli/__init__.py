@@ -85,10 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (UserError, DataUnavailable) as error:
         _end(error)
     except OSError as error:
-        told = of_system(error)
-        if told is None:
+        known = of_system(error)
+        if known is None:
             raise
-        _end(told)
+        _end(known)
     finally:
         if arguments is None:
             _pass_first_signals()
@@ -100,14 +100,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _pass_first_signals() -> None:
-    """Let a first Ctrl-C or SIGTERM pass while the interpreter ends, where it gave a traceback; a second ends it."""
+    # A first Ctrl-C or SIGTERM passes while the interpreter ends, where it gave a traceback; a second ends it.
     for each in _ENDING:
         if callable(signal.getsignal(each)):
             signal.signal(each, lambda number, _: signal.signal(number, signal.SIG_DFL))
 
 
 def _end(error: UserError | DataUnavailable) -> NoReturn:
-    with suppress(OSError):  # the disk that it is told to may be the one that is full
+    with suppress(OSError):  # the disk of standard error may be the full one
         for line in error.lines if isinstance(error, UserError) else [printable(str(error))]:
             print(f"error: {line}", file=sys.stderr)
     sys.exit(2)

@@ -32,7 +32,7 @@ def check(
     """Hold a method to what it claims, on tiny graphs with 2 and 3 ranks.
 
     It must train every model, repeat itself with a seed, end where a rank has no boundary or no training
-    node, and tell its options. Where it claims so, it must equal full-graph training (`exact`), be right on
+    node, and describe its options. Where it claims so, it must equal full-graph training (`exact`), be right on
     average (`unbiased`) and send the bytes it says (`bytes_per_epoch`). Exit code 0: all of it holds; 1:
     something failed; 2: a mistake.
     """

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 import typer
 
 from harness.errors import UserError, nearest
-from harness.suite.suite_file import suite_file
 
 if TYPE_CHECKING:
     from harness.launch.rendezvous import Cluster
@@ -27,8 +26,15 @@ def option(usage: str, help: str, **others: Any) -> Any:
     return typer.Option(*flags, metavar=metavar, help=help, **others)
 
 
+def suite_path(asked: Path | None) -> Path | None:
+    """Return the file of a suite that is asked for by its path or its name."""
+    from harness.suite.suite_file import suite_file  # it imports pydantic, which help does without
+
+    return suite_file(asked)
+
+
 SUITE_HELP = "A suite's file (YAML), or the name of a shipped one (`harness suites`)."
-SuiteFile = Annotated[Path, typer.Argument(metavar="SUITE", help=SUITE_HELP, callback=suite_file)]
+SuiteFile = Annotated[Path, typer.Argument(metavar="SUITE", help=SUITE_HELP, callback=suite_path)]
 Results = Annotated[Path, option("--results DIR", "Where records are kept.")]
 DataDir = Annotated[
     Path | None, option("--data-dir DIR", "Where graphs of your own are looked up.", envvar="HARNESS_DATA")
@@ -44,7 +50,7 @@ ClaimingSuite = Annotated[
     option(
         "--suite SUITE",
         "Take the claims of this suite (its file, or a shipped one's name), not those kept with the results.",
-        callback=suite_file,
+        callback=suite_path,
     ),
 ]
 Printed = Annotated[Literal["table", "csv"], option("--format table|csv", "How to print.")]

@@ -17,7 +17,7 @@ from harness.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from harness.metrics import Metric
-    from harness.results.compare import Compared, Pair, Pairing, Point, Trial
+    from harness.results.compare import Compared, Pair, Pairing, Point
     from harness.results.contrast import Drift
     from harness.results.projection import NamedLink, Projection
     from harness.results.record import Record
@@ -69,21 +69,18 @@ def compare(
     for note in notes:
         typer.echo(note, err=format == "csv")
     broken = [p for p in found.pairs if p.before.record.status == "ok" != p.after.record.status]
-    if limit is not None and (broken or any(_exceeds(row, chosen, limit) for row in (*rows, whole))):
+    unchanged = 0 if chosen.difference else 1
+    worse = [row for row in (*rows, whole) if row.worse]
+    if limit is not None and (broken or any(abs(row.change - unchanged) >= limit for row in worse)):
         raise typer.Exit(1)
 
 
 def _limit(text: str | None) -> float | None:
-    """Read "5%" or "5" as 0.05."""
     if text is None:
         return None
     if not (match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%?\s*", text)):
         raise UserError(f"'{text}' is no percentage", key="--fail-on", fix="e.g. 5%")
     return float(match[1]) / 100
-
-
-def _exceeds(row: Compared, metric: Metric, limit: float) -> bool:
-    return row.worse and abs(row.change - (0 if metric.difference else 1)) >= limit
 
 
 def _machines(pairs: Sequence[Pair], metric: Metric, any_machine: bool, after: Path) -> list[str]:
@@ -107,7 +104,8 @@ def _left_out(found: Pairing, ok: Sequence[Pair]) -> list[str]:
     notes = [f"paired by all but {', '.join(found.apart)}"] if found.apart else []
     for p in found.pairs:
         if p not in ok:
-            statuses = (f"{side}: {_status(t)}" for side, t in (("A", p.before), ("B", p.after)))
+            ends = [(side, t.record.status, t.record.reason) for side, t in (("A", p.before), ("B", p.after))]
+            statuses = (f"{side}: {', '.join(filter(None, end))}" for side, *end in ends)
             notes.append(f"not compared: {p.after.record.label} ({', '.join(statuses)})")
     notes += [f"not compared: {p.after.record.label} (ran on other data)" for p in found.other_data]
     for side, trials in (("A", found.only_before), ("B", found.only_after)):
@@ -115,10 +113,6 @@ def _left_out(found: Pairing, ok: Sequence[Pair]) -> list[str]:
             more = f" and {len(trials) - 1} more" if len(trials) > 1 else ""
             notes.append(f"only in {side}: {trials[0].record.label}{more}")
     return notes
-
-
-def _status(trial: Trial) -> str:
-    return ", ".join(filter(None, (trial.record.status, trial.record.reason)))
 
 
 def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: str) -> None:
@@ -129,7 +123,7 @@ def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: st
         return
     shown = [[row.label, row.trials, *cells(row, metric), verdict(row)] for row in rows]
     shown.append([f"all {len(rows)}", whole.trials, None, None, *cells(whole, metric)[2:], verdict(whole)])
-    columns = ["trial", "seeds", "A", "B", "B - A" if metric.difference else "B / A", "interval", "verdict"]
+    columns = ["trial", "seeds", "A", "B", _change(metric), "interval", "verdict"]
     table(columns, shown, title=f"{metric.name}{f', {metric.better} is better' if metric.better else ''}")
     if len(rows) > 1:
         typer.echo(f"intervals hold with 95 % for all {len(rows)} trials and their mean together")
@@ -137,10 +131,14 @@ def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: st
         typer.echo(line)
 
 
+def _change(metric: Metric) -> str:
+    return "B - A" if metric.difference else "B / A"
+
+
 DRIFTS: dict[Drift, str] = {
     "none": "",
     "turns": "A and B ran in turns: pairs take the machine's drift out",
-    "reference": "B / A is without the machine's drift, as the reference workload tells it",
+    "reference": "B / A is without the machine's drift, as the reference workload measures it",
     "unknown": (
         "A and B did not run in turns, nor was the reference workload measured often enough: intervals allow for a "
         "drift of 10 % (for K = 0, 1, ... run A, then B, with --repeat N --only repeat=K)"
@@ -159,7 +157,7 @@ def drift_lines(trials: Sequence[Drift], whole: Drift) -> list[str]:
 
 
 def verdict(row: Compared) -> str:
-    """Return the verdict, and what it would take to tell."""
+    """Return the verdict, and what a decision would take."""
     return ": ".join(filter(None, (row.verdict, row.needs)))
 
 
@@ -206,17 +204,15 @@ def history(
     points = follow(found, chosen)
     if format == "csv":
         columns = ["version", "started", "trials", "since", "change", "low", "high", "verdict", "needs", "why"]
-        print_csv(columns, [_line(point) for point in points])
+        lines = []
+        for point in points:
+            whole = numbers(point.whole) if point.whole else [None] * 5
+            since = point.since.name if point.since else None
+            head = [point.version.name, point.version.started, len(point.version.trials), since]
+            lines.append([*head, *whole, point.why or None])
+        print_csv(columns, lines)
         return
-    columns = [
-        "version",
-        "started",
-        "trials",
-        "since",
-        "B - A" if chosen.difference else "B / A",
-        "interval",
-        "verdict",
-    ]
+    columns = ["version", "started", "trials", "since", _change(chosen), "interval", "verdict"]
     better = f", {chosen.better} is better" if chosen.better else ""
     table(columns, [_row(point, chosen) for point in points], title=f"{chosen.name}{better}", spare=["since"])
     for point in points:
@@ -224,12 +220,6 @@ def history(
             if row is not point.whole:
                 change, interval = cells(row, chosen)[2:]
                 typer.echo(f"{point.version.name}: {row.label}: {change} ({interval}), {verdict(row)}")
-
-
-def _line(point: Point) -> list[object]:
-    since = point.since.name if point.since else None
-    told = numbers(point.whole) if point.whole else [None] * 5
-    return [point.version.name, point.version.started, len(point.version.trials), since, *told, point.why or None]
 
 
 def _row(point: Point, metric: Metric) -> list[object]:
@@ -349,7 +339,7 @@ def _full(record: Record, bases: Sequence[Record]) -> Record | None:
 
 def _projection_notes(links: Sequence[NamedLink], latency: str, ranks_per_host: int) -> list[str]:
     shared = "a host of its own for each rank" if ranks_per_host == 1 else f"{ranks_per_host} ranks a host"
-    notes = [f"Latency {latency}, {shared}; compute includes the wait for slower ranks where it was told apart."]
+    notes = [f"Latency {latency}, {shared}; compute includes the wait for slower ranks where it was measured apart."]
     return notes + [f"{link.name}: {link.source}." for link in links if link.source]
 
 

@@ -50,7 +50,7 @@ def plan(
     The time is that of trials that ran on this machine before. Where there are none, arithmetic gives a rough one.
     """
     from harness.launch.planner import plan as make_plan
-    from harness.launch.planner import require_means, warnings
+    from harness.launch.planner import require_means, total, warnings
     from harness.results.record_store import ResultStore, read_at, records_under
     from harness.results.stats import trials as trials_text
 
@@ -62,11 +62,13 @@ def plan(
     store = ResultStore(asked.results, loaded.name)
     records = [read_at(place) for place in records_under(store.directory)]
     planned = make_plan(trials, store, asked.run_options(), machines, records)
-    rows = [(p.trial.id, _state(p), p.trial.label, _memory(p), _fits(p), p.reason) for p in planned]
-    table(["id", "state", "trial", "memory a rank", "fits", "reason"], rows, spare=["memory a rank", "id"])
-    if memory:
-        for trial in planned:
-            _show_components(trial)
+    columns = ["id", "state", "trial", "memory a rank", "fits", "reason"]
+    table(columns, [_cells(each) for each in planned], spare=["memory a rank", "id"])
+    for each in planned if memory else ():
+        rows = [(name, bytes_text(size)) for name, size in each.largest.items()]
+        rows.append(("together", bytes_text(total(each.largest))))
+        typer.echo("")
+        table(["memory of the largest rank", "at most"], rows, title=each.trial.label)
     for trial in planned:
         for line in trial.warnings:
             typer.echo(f"{trial.trial.id} {trial.trial.label}: {line}")
@@ -83,10 +85,7 @@ def plan(
 
 
 def _duration(planned: Sequence[PlannedTrial], records: Sequence[Record], store: ResultStore) -> str:
-    """Return how long the trials that are to run will take here, one after another, and how that is known.
-
-    By the suite's own records, and by those of the suites beside it.
-    """
+    """Return how long the trials to run will take here, one after another, by records of this and other suites."""
     from harness.launch.planner import Forecaster
     from harness.results.environment import machine
     from harness.results.record_store import SUITE_FILE, read_at, records_under
@@ -97,7 +96,7 @@ def _duration(planned: Sequence[PlannedTrial], records: Sequence[Record], store:
     forecaster = Forecaster(machine())
     forecaster.learn(records)
     for directory in {file.parent for file in store.root.glob(f"*/{SUITE_FILE}")} - {store.directory}:
-        with suppress(UserError):  # a damaged record is told where its own suite is planned
+        with suppress(UserError):  # a damaged record is reported where its own suite is planned
             forecaster.learn(map(read_at, records_under(directory)))
     found = [forecaster.of(each.trial, each.graph) for each in todo]
     by: Counter[str] = Counter(each.by for each in found)
@@ -129,28 +128,12 @@ def _machines(executor: str, slurm: SlurmSettings, nodes: int) -> Capacity:
     return capacity() if nodes == 1 else replace(capacity(), nodes=nodes, where="a node like this machine")
 
 
-def _state(planned: PlannedTrial) -> str:
-    return f"done ({planned.done_status})" if planned.state == "done" else planned.state
-
-
-def _memory(planned: PlannedTrial) -> str:
+def _cells(planned: PlannedTrial) -> tuple[str | None, ...]:
     from harness.launch.planner import total
 
-    return bytes_text(total(planned.largest))
-
-
-def _fits(planned: PlannedTrial) -> str:
-    lacking = planned.shortage
-    if lacking is None:
-        return ""
-    needed, available = bytes_text(lacking.needed), bytes_text(lacking.available)
-    return f"may not fit: needs up to {needed}, {lacking.where} has {available}"
-
-
-def _show_components(planned: PlannedTrial) -> None:
-    from harness.launch.planner import total
-
-    rows = [(name, bytes_text(size)) for name, size in planned.largest.items()]
-    rows.append(("together", bytes_text(total(planned.largest))))
-    typer.echo("")
-    table(["memory of the largest rank", "at most"], rows, title=planned.trial.label)
+    state = f"done ({planned.done_status})" if planned.state == "done" else planned.state
+    fits, lacking = "", planned.shortage
+    if lacking is not None:
+        needed, available = bytes_text(lacking.needed), bytes_text(lacking.available)
+        fits = f"may not fit: needs up to {needed}, {lacking.where} has {available}"
+    return planned.trial.id, state, planned.trial.label, bytes_text(total(planned.largest)), fits, planned.reason

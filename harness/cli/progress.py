@@ -1,4 +1,4 @@
-"""A run's progress: bars on a terminal, plain lines elsewhere; the table of a run that others watch."""
+"""A run's progress: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,27 +10,20 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from harness.cli.terminal import beginning, end_of, is_terminal, seconds_text
-from harness.launch.runner import Latest
+from harness.launch.process import Latest
 from harness.results.record import Record
 from harness.results.stats import trials
 from harness.suite.schema import TrialConfig
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from harness.results.leases import RunnerInfo
-    from harness.results.status import SuiteState, SuiteWatch
-
 QUIET_S = 5.0  # between plain lines of a trial that trains
 RENEWED_S = 0.5  # between renewals of a notebook's table
-WATCHED_S = 2.0  # and of the table of a run that others watch
 MOST_ROWS = 40  # of it
 BLOCKS = re.compile("[█░]")  # of a bar
 WIDE = 200  # characters of its lines
@@ -178,7 +171,7 @@ class Counted:
         how_far = [latest.stage] if latest.stage else epoch
         took = now - self._trial_started
         left = f"{seconds_text(took / share * (1 - share))} left" if share and not latest.stage else ""
-        # Of the label, what tells it from the others is last: method, parts, seed.
+        # The end of a label distinguishes it from others: method, parts, seed.
         label = end_of(self._label, max(room - len("  ".join([*how_far, left])) - 2, room // 2))
         values = latest.text().split("  ") if latest.epoch else []
         return [suite, beginning([label, *how_far, left, *values], room)]
@@ -267,40 +260,3 @@ class NotebookTable(Counted):
 def _bar(share: float, width: int = 12) -> str:
     filled = round(share * width)
     return "█" * filled + "░" * (width - filled)
-
-
-RUNNING = ("running", "where", "for", "how far")
-
-
-def cells_of(info: RunnerInfo) -> tuple[str, str, str, str]:
-    """Return what a table of running trials shows of one; see `RUNNING`."""
-    return info.label or "", info.where, seconds_text(info.elapsed_s or 0), info.doing
-
-
-def summary(state: SuiteState) -> str:
-    """Return how many trials have ended, run and are left, in a line."""
-    ends = ", ".join(f"{count} {status}" for status, count in state.counts.items())
-    counts = f"{len(state.ended)} ended" + (f" ({ends})" if ends else "")
-    return f"{state.total} trials: {counts}, {len(state.running)} running, {state.left} to run"
-
-
-def live(watches: list[SuiteWatch]) -> AbstractContextManager[Any]:
-    """Return a table of the running trials that renews itself while the context lasts; nothing off a terminal."""
-    if not is_terminal():
-        return nullcontext()
-    return Live(get_renderable=lambda: _drawn(watches), refresh_per_second=1 / WATCHED_S, transient=True)
-
-
-def _drawn(watches: list[SuiteWatch]) -> RenderableType:
-    from rich import box
-    from rich.console import Group
-    from rich.table import Table
-
-    parts: list[RenderableType] = []
-    for watch in watches:
-        state = watch.state()
-        drawn = Table(*RUNNING, box=box.SIMPLE_HEAD)
-        for info in state.running:
-            drawn.add_row(*map(Text, cells_of(info)))
-        parts += [Text(f"{state.name}: {summary(state)}"), *([drawn] if drawn.row_count else [])]
-    return Group(*parts)

@@ -27,10 +27,10 @@ from harness.cli.command_options import (
     jobs_of,
     node_count,
     suite_command,
+    suite_path,
 )
 from harness.cli.terminal import outlive_readers, table
 from harness.errors import UserError
-from harness.suite.suite_file import suite_file
 
 if TYPE_CHECKING:
     from harness.launch.executors.submission import Submission
@@ -60,6 +60,9 @@ def run(
     together: Annotated[
         bool, typer.Option("--together", help="Let trials that are timed run side by side, too: times then disturb.")
     ] = False,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Watch ranks' threads, child processes, files and sockets; see flags.")
+    ] = False,
     request: Annotated[str | None, typer.Option("--request", help="What to run, with others.", hidden=True)] = None,
     share: Annotated[int | None, typer.Option("--share", help="Of how many runners here.", hidden=True)] = None,
 ) -> None:
@@ -82,7 +85,7 @@ def run(
     outlive_readers()
     local = executor_of(executor, slurm, detach, rdzv) == "local"
     cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout) if local else None
-    options = asked.run_options(request=request, wait=not no_wait, jobs=share or 1, together=together)
+    options = asked.run_options(request=request, wait=not no_wait, jobs=share or 1, together=together, audit=audit)
     loaded, trials = asked.select()
     store = ResultStore(asked.results, loaded.name)
     for line in outdated(trials, store, options):
@@ -93,7 +96,8 @@ def run(
     if local:
         require_means(trials, loaded, replace(capacity(), nodes=nodes))
         check_cache()
-    wanted = Submission(loaded, trials, store, options, _arguments(asked), jobs_of(jobs), nodes, detach)
+    arguments = _arguments(asked) + (["--audit"] if audit else [])
+    wanted = Submission(loaded, trials, store, options, arguments, jobs_of(jobs), nodes, detach)
     if not local:
         code = _submit(executor, wanted, slurm, asked.device)
     elif cluster is None and share is None and (count := _jobs_here(wanted)) > 1:
@@ -115,7 +119,7 @@ def run(
         from harness.report import write_report
 
         views = loaded.catalogue().sources
-        written = write_report(store.directory, plugins=views, beside=cores() - 1)
+        written = write_report(store.directory, plugins=views, workers=cores() - 1)
         typer.echo(f"report:  {written}")
     else:
         typer.echo(f"report:  harness report {store.directory}")
@@ -127,7 +131,7 @@ def warm(
     asked: SuiteOptions,
     suite: Annotated[
         Path | None,
-        typer.Argument(metavar="[SUITE]", help=f"{SUITE_HELP} Without one, every method.", callback=suite_file),
+        typer.Argument(metavar="[SUITE]", help=f"{SUITE_HELP} Without one, every method.", callback=suite_path),
     ] = None,
 ) -> None:
     """Compile ahead what trials need, once on a machine.
@@ -183,26 +187,25 @@ def _arguments(asked: SuiteOptions) -> list[str]:
 
 
 def _submit(executor: str, wanted: Submission, slurm: SlurmSettings, device: str | None) -> int:
-    """Have the executor run what is wanted; return the exit code."""
-    from harness.cli.progress import Lines, live
+    from harness.cli.progress import Lines
+    from harness.cli.results import live
     from harness.launch.executors.submission import Quietly, check_devices
     from harness.results.status import SuiteWatch
 
     check_devices(wanted.suite, device)
-    tell = Quietly(typer.echo)
+    report = Quietly(typer.echo)
     with live([SuiteWatch(wanted.store.directory)]):
         if executor == "ray":
             from harness.launch.executors.ray import run as run_on_ray
 
-            return run_on_ray(wanted, Lines(), tell)
+            return run_on_ray(wanted, Lines(), report)
         from harness.launch.executors.slurm import SlurmOptions
         from harness.launch.executors.slurm import run as run_on_slurm
 
-        return run_on_slurm(wanted, SlurmOptions.parse(slurm or []), Lines(), tell)
+        return run_on_slurm(wanted, SlurmOptions.parse(slurm or []), Lines(), report)
 
 
 def _jobs_here(wanted: Submission) -> int:
-    """Return how many trials run side by side here."""
     from harness.launch.executors.local import jobs_here
     from harness.launch.runner import request_of
     from harness.launch.slots import needs_quiet
@@ -216,8 +219,8 @@ def _jobs_here(wanted: Submission) -> int:
 
 
 def _run_side_by_side(wanted: Submission, count: int) -> int:
-    """Run the suite with several runners on this machine; return the exit code."""
-    from harness.cli.progress import Lines, live
+    from harness.cli.progress import Lines
+    from harness.cli.results import live
     from harness.launch.executors.local import run as run_here
     from harness.launch.executors.submission import Quietly
     from harness.launch.hardware import check_device

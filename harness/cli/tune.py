@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,7 @@ from harness.cli.terminal import outlive_readers, seconds_text, table
 if TYPE_CHECKING:
     from harness.results.record_store import ResultStore
     from harness.suite.schema import Suite, TrialConfig
-    from harness.tune.search import Found
+    from harness.tune import Found
     from harness.tune.space import Searched
 
 
@@ -37,7 +37,7 @@ def tune(
     from harness.results.record_store import ResultStore
     from harness.suite.expand import expand
     from harness.suite.suite_file import write_suite_file
-    from harness.tune.search import Tuner, tuned_suite
+    from harness.tune import Tuner, tuned_suite
     from harness.tune.space import Searched
 
     end_when_asked()
@@ -71,7 +71,7 @@ def tune(
         typer.echo(f"train it with fresh seeds: harness run {path} --results {results}")
         return
     store = ResultStore(results, final.name)
-    outcome.write(store.directory)  # results tell what their settings cost, wherever they are taken
+    outcome.write(store.directory)  # results show what their settings cost, wherever they are copied
     code = run(final, expand(final, device=asked.device, data_dir=asked.data_dir), store)
     if code == INTERRUPTED:
         interrupted()
@@ -81,7 +81,6 @@ def tune(
 
 
 def _cost(searched: Searched, subjects: int) -> Iterator[str]:
-    """Yield what the search and the training after it will take."""
     from harness.results.stats import trials
 
     spec, seeds = searched.spec, len(searched.suite.seeds)
@@ -96,31 +95,18 @@ def _cost(searched: Searched, subjects: int) -> Iterator[str]:
 
 
 def _show(found: Sequence[Found]) -> None:
-    """Print what was chosen, and what the search cost."""
     typer.echo("")
     rows = []
     for each in found:
         chosen = each.chosen
-        point = _point(chosen.tried.point) if chosen else "failed"
+        point = "failed"
+        if chosen:
+            values = {k: f"{v:.3g}" if isinstance(v, float) else v for k, v in chosen.tried.point.items()}
+            point = ", ".join(f"{key}={value}" for key, value in values.items()) or "the suite's own"
         curve = chosen.tried.curve if chosen else None
         took = curve.time_to(each.target) if curve and each.target is not None else None
-        rows.append(
-            (
-                each.subject.dataset.name,
-                each.subject.method.name,
-                f"{curve.best():.4f}" if curve else "-",
-                "-" if each.target is None else seconds_text(took) if took is not None else "not reached",
-                str(each.trials),
-                seconds_text(each.trained_s),
-                point,
-            )
-        )
+        best = f"{curve.best():.4f}" if curve else "-"
+        reached = "-" if each.target is None else seconds_text(took) if took is not None else "not reached"
+        subject = each.subject.dataset.name, each.subject.method.name
+        rows.append((*subject, best, reached, str(each.trials), seconds_text(each.trained_s), point))
     table(["data set", "method", "best val", "time to target", "trials", "training", "chosen"], rows)
-
-
-def _point(point: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={_short(value)}" for key, value in point.items()) or "the suite's own"
-
-
-def _short(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -238,7 +238,7 @@ _META: dict[str, type] = {"name": str, "num_classes": int, "multilabel": bool, "
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the exclusive lock of `path` (a file `.NAME.lock` beside it); blocks while another process has it.
+    """Hold the exclusive lock of `path` (a file `.NAME.lock` next to it); blocks while another process has it.
 
     The kernel drops the lock of a process that dies. On a file system without locks (Lustre without `-o flock`) nobody
     waits: two may then make the same thing, and one of them is kept whole (see `atomic_directory`).
@@ -269,13 +269,13 @@ def flock(lock: int, file: Path, how: int) -> None:
 
 
 def may_keep(target: Path) -> bool:
-    """Return whether a directory is there, or can be made: caches may be read-only, or somebody else's."""
+    """Return whether a directory is there, or can be made: caches may be read-only, or another user's."""
     return target.exists() or os.access(target.parent, os.W_OK | os.X_OK)
 
 
 @contextmanager
 def atomic_directory(target: Path) -> Iterator[Path]:
-    """Yield a new directory beside `target`; on success sync it and rename it to `target`, else remove it.
+    """Yield a new directory next to `target`; on success sync it and rename it to `target`, else remove it.
 
     A `target` that exists is replaced; of two that are put there at the same moment one stays. What processes that
     died left behind is removed first.
@@ -322,7 +322,9 @@ def fill_graph(graph: GraphData, work: Path) -> None:
     names = _ARRAYS if graph.weights is None else (*_ARRAYS, _OPTIONAL)
     for name in names:
         path, array = work / f"{name}.npy", getattr(graph, name)
-        if not _is_file(array, path):
+        # A slice of a memory map keeps the file's name, but its base is the map it was cut from.
+        whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
+        if not (whole and os.path.realpath(str(array.filename)) == os.path.realpath(path)):
             write_npy(path, array)
     meta = {key: getattr(graph, key) for key in _META}
     meta |= {"format": FORMAT_VERSION, "nodes": graph.nodes, "edges": graph.edges}
@@ -330,12 +332,6 @@ def fill_graph(graph: GraphData, work: Path) -> None:
     for entry in work.iterdir():
         if entry.name != "meta.json" and entry.name not in {f"{name}.npy" for name in names}:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-
-
-def _is_file(array: Any, path: Path) -> bool:
-    # A slice of a memory map keeps the file's name, but its base is the map it was cut from.
-    whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
-    return whole and os.path.realpath(str(array.filename)) == os.path.realpath(path)
 
 
 def fingerprint(directory: Path) -> str:

@@ -52,7 +52,7 @@ def coordinate(
 ) -> int:
     """Run the suite as `run_suite` does, on all nodes; the worker nodes end when this returns."""
     own = suite.timeouts, options.worker, options.warm, client.cluster.nodes
-    coordinator = Coordinator(*own, client=client, suite=suite.name)
+    coordinator = Coordinator(*own, client=client, suite=suite.name, audit=options.audit)
     code = FAILED
     try:
         client.put(PLAN, plan_of(suite, trials, client.cluster))

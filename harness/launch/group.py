@@ -32,7 +32,7 @@ from harness.launch.process import (
     what_is_odd,
 )
 from harness.results.record import Status
-from harness.runtime.job import STACKS, Place, read_moves
+from harness.runtime.job import STACKS, Position, read_beacon
 
 GRACE_S = 5.0  # after one rank has failed, because the others may be about to say why
 TERM_S = 2.0  # between SIGTERM and SIGKILL
@@ -166,7 +166,7 @@ def run_group(
             server = None
     started, kills = time.monotonic(), oom_kills()
     read_end, write_end = os.pipe()  # no rank inherits the write end: it closes when this process dies
-    world = placements[0].world if placements else 0
+    world = placements[0].world if placements else 0  # a node may have none of a trial's ranks
     group = _Group(out, world, progress_s, on_progress, failed_elsewhere)
     try:
         for placement in placements:
@@ -185,7 +185,7 @@ def run_group(
         os.close(write_end)
         for process in group.processes:
             process.kill()
-    group.report()
+    group.report()  # what ranks wrote between the last look and their end
     oom, ranks = oom_kills() > kills, [placement.rank for placement in placements]
     written = {rank: read_rank(out, rank) for rank in ranks}
     # A record can be made of these alone.
@@ -217,7 +217,7 @@ class _Group:
     failed_elsewhere: Callable[[], bool]
     processes: list[RankProcess] = field(default_factory=list)
     last: dict[str, Any] = field(default_factory=dict)
-    _beacons: dict[int, tuple[Place, float]] = field(default_factory=dict)
+    _beacons: dict[int, tuple[Position, float]] = field(default_factory=dict)
     _next_look: float = 0.0
 
     def __post_init__(self) -> None:
@@ -267,7 +267,7 @@ class _Group:
             if process.code is None:
                 process.asked = True
                 process.signal(signal.SIGTERM)
-        give_up = time.monotonic() + TERM_S
+        give_up = time.monotonic() + TERM_S  # for ranks to report how they ended
         while not self._all_ended() and time.monotonic() < give_up:
             wait_for_end(self.processes, POLL_S)
 
@@ -278,7 +278,7 @@ class _Group:
             return False
         self._next_look = now + LOOK_S
         for process in self.processes:
-            place = read_moves(self.out, process.rank)
+            place = read_beacon(self.out, process.rank)
             if place is not None and (process.rank not in self._beacons or self._beacons[process.rank][0] != place):
                 self._beacons[process.rank] = place, now
         running = [process for process in self.processes if process.code is None]

@@ -98,26 +98,35 @@ class InputCache:
     cache: Path | None = None
     apart: bool = False
     _graphs: dict[str, Path | Exception] = field(default_factory=dict)
-    _reported: set[Hashable] = field(default_factory=set)
     _described: dict[Path, dict[str, Any]] = field(default_factory=dict)
-    _fingerprints: dict[Path, str] = field(default_factory=dict)
-    _made: dict[Hashable, Exception | None] = field(default_factory=dict)
+    _inputs: dict[Hashable, TrialInputs | Exception] = field(default_factory=dict)
 
     def get(self, trial: TrialConfig, report: Report) -> TrialInputs:
         """Return the inputs of `trial`. Raises DataUnavailable, DataError or UserError, and NotPrepared if `apart`."""
+        key = _read_by(trial)
+        if key not in self._inputs:
+            try:
+                self._inputs[key] = self._make(trial, report)
+            except Exception as error:
+                self._inputs[key] = error
+        found = self._inputs[key]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def graph(self, trial: TrialConfig, report: Report) -> Path:
+        """Return the prepared data set of `trial`; raises what `get` does."""
+        return self._graph(trial, self._make_missing(trial, report, partitioned=False))
+
+    def _make(self, trial: TrialConfig, report: Report) -> TrialInputs:
         from harness.data.partition.cached import ensure_partitioned, partition_fingerprint, partition_table
 
         report = self._make_missing(trial, report, partitioned=True)
-        graph, split, first = self._graph(trial, report), _split(trial), _read_by(trial) not in self._reported
-        if first:
-            self._reported.add(_read_by(trial))
-            report(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
-        views = ensure_partitioned(graph, trial.partition, **split, cache=self.cache, check=first, report=report)
-        # Where nothing can be kept with the files, all of them are read for their fingerprint: so once.
+        graph, split = self._graph(trial, report), _split(trial)
+        report(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
+        views = ensure_partitioned(graph, trial.partition, **split, cache=self.cache, report=report)
         if graph not in self._described:
             self._described[graph] = _describe(graph)
-        if views.full not in self._fingerprints:
-            self._fingerprints[views.full] = partition_fingerprint(views)
         return TrialInputs(
             graph,
             views.train,
@@ -125,19 +134,15 @@ class InputCache:
             split["inductive"],
             self._described[graph],
             partition_table(views.train),
-            self._fingerprints[views.full],
+            partition_fingerprint(views),
         )
 
-    def graph(self, trial: TrialConfig, report: Report) -> Path:
-        """Return the prepared data set of `trial`; raises what `get` does."""
-        return self._graph(trial, self._make_missing(trial, report, partitioned=False))
-
     def _make_missing(self, trial: TrialConfig, report: Report, *, partitioned: bool) -> Report:
-        """Have a process make what `trial` reads, once for all trials that read the same; return what reports next."""
+        """Have a process make what `trial` reads and is not there; return what reports the stages that follow."""
         from harness.data.partition.cached import find_partitioned
         from harness.data.registry import find_prepared
 
-        data = trial.dataset.model_dump_json()
+        data, stage = trial.dataset.model_dump_json(), PREPARING
         if not self.apart or isinstance(self._graphs.get(data), Exception):
             return report
         try:
@@ -149,22 +154,18 @@ class InputCache:
                 return report
         except UserError:
             return report  # it is raised again where the data are prepared
-        key, stages = _read_by(trial) if partitioned else data, [PREPARING]
 
         def note(text: str) -> None:
-            stages.append(text)
+            nonlocal stage
+            stage = text
             report(text)
 
-        if key not in self._made:
-            self._made[key] = None
-            try:
-                prepare_apart(trial, self.data_dir, self.cache, note, partitioned=partitioned)
-            except Exception as error:
-                if stages[-1].startswith(PREPARING):
-                    self._graphs[data] = error
-                self._made[key] = error
-        if (failed := self._made[key]) is not None:
-            raise failed
+        try:
+            prepare_apart(trial, self.data_dir, self.cache, note, partitioned=partitioned)
+        except Exception as error:
+            if stage.startswith(PREPARING):
+                self._graphs[data] = error  # for trials with other partitions, too
+            raise
         return lambda text: None  # the process has reported all stages
 
     def _graph(self, trial: TrialConfig, report: Report) -> Path:
@@ -240,6 +241,7 @@ def prepare_apart(
         job.write_text(json.dumps([trial.model_dump(mode="json"), partitioned, *places]))
         ranks = placements_of(range(1), 1)
         worker = "harness.launch.inputs"
+        # Cold: a fork server has the threads of ranks, and its pages would count for what is killed.
         group = run_group(job, ranks, threads=cores(), timeout_s=math.inf, on_progress=note, worker=worker)
     if group.status == "ok":
         return
@@ -255,6 +257,7 @@ def main(job: Path) -> None:
     """Prepare what a file names, and write stages and the outcome next to it as a rank does."""
     with suppress(OSError):  # Linux has it
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
+    if sys.platform == "linux":
         # A partitioner may hold the interpreter for minutes, so that no thread could see the runner's end.
         libc("prctl", _PARENT_DEATH, signal.SIGKILL)
     config, partitioned, *places = json.loads(job.read_text())

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from harness.runtime.checkpoint import CheckpointPlace
     from harness.runtime.job import RanksRendezvous
 
-COMPILING = "harness.runtime.compiling_rank"
 WORKLOAD = "harness.runtime.speed_reference"
 LIMIT_S = 60.0  # of the reference workload
 EVERY = timedelta(seconds=20)  # several in a suite of a minute, at 2 % of its time: one alone has no error bar
@@ -60,6 +59,7 @@ class TrialJob:
         checkpoints: where they go on from, and keep what they can go on from; None: nowhere.
         rendezvous: where they find those on other machines.
         failed_elsewhere: whether a rank on another machine has failed; asked often.
+        kernels: whether its ranks write which compiled kernels they have called.
     """
 
     trial: TrialConfig
@@ -70,8 +70,9 @@ class TrialJob:
     checkpoints: CheckpointPlace | None = None
     rendezvous: RanksRendezvous | None = None
     failed_elsewhere: Callable[[], bool] = lambda: False
+    kernels: bool = False
 
-    def write(self, collective_s: float, *, threads: int, cores: int) -> Path:
+    def write(self, collective_s: float, *, threads: int, cores: int, audit: bool = False) -> Path:
         """Write the file that every rank reads (`harness.runtime.job.Job`) and return its path."""
         job = {
             "config": self.trial.model_dump(mode="json"),
@@ -83,8 +84,10 @@ class TrialJob:
             "out": str(self.out),
             "threads": threads,
             "cores": cores,
-            "attempt": uuid.uuid4().hex,
+            "attempt": uuid.uuid4().hex,  # integrity checks draw from it what no method can predict
             "collective_timeout_s": collective_s,
+            "audit": audit,
+            "kernels": self.kernels,
         }
         for key, value in (("rendezvous", self.rendezvous), ("checkpoints", self.checkpoints)):
             if value is not None:
@@ -106,6 +109,7 @@ class OneMachine:
     warm: bool = False
     nodes: int = 1
     slot: Slot = WHOLE
+    audit: bool = False
 
     def at(self, slot: Slot) -> Self:
         """Return this machine for a trial that has `slot` of it."""
@@ -131,16 +135,10 @@ class OneMachine:
 
     def warm_up(self, trials: Sequence[TrialConfig], report: Report) -> tuple[int, int]:
         """Compile what `trials` call; see `warm_up`. What goes wrong is reported and no error."""
-        ranks = OneMachine(self.timeouts, COMPILING, self.warm, self.nodes)
-
-        def run(trial: TrialConfig, out: Path, inputs: InputCache) -> GroupResult:
-            placements = placements_of(range(trial.partition.parts), trial.partition.parts)
-            return ranks.start(TrialJob(trial, inputs.get(trial, lambda text: None), out), placements)
-
         if self.worker != WORKER:
             return 0, 0
         try:
-            return warm_up(trials, run, report)
+            return warm_up(trials, OneMachine(self.timeouts, WORKER, self.warm, self.nodes).run, report)
         except Exception as error:  # trials then compile as they go
             report(f"kernels are not compiled ahead: {explain(error)[1]}")
             return 0, len(trials)
@@ -177,7 +175,7 @@ class OneMachine:
         own = cores_of(trial, self.nodes, self._cores)
         near = near_cores(self.slot.gpus) if trial.device == "cuda" else []
         return run_group(
-            job.write(self.timeouts.collective_s, threads=threads, cores=own),
+            job.write(self.timeouts.collective_s, threads=threads, cores=own, audit=self.audit),
             [self.slot.placed(each, own, near) for each in placements],
             threads=threads,
             timeout_s=self.timeouts.trial_s,
@@ -243,11 +241,7 @@ def explain(error: Exception) -> tuple[Status, str]:
     return "error", f"{type(error).__name__} in the runner: {' '.join(str(error).split())}"
 
 
-Run = Callable[[TrialConfig, Path, InputCache], GroupResult]
-"""Runs a trial whose ranks write to an empty directory."""
-
-
-def warm_up(trials: Sequence[TrialConfig], run: Run, report: Report) -> tuple[int, int]:
+def warm_up(trials: Sequence[TrialConfig], run: Callable[[TrialJob], GroupResult], report: Report) -> tuple[int, int]:
     """Have the kernels of `trials` compiled that this machine has not compiled yet.
 
     No list says which kernels a trial calls: that is found out by running it, on a graph of NODES nodes, EPOCHS epochs.
@@ -291,11 +285,13 @@ def warm_up(trials: Sequence[TrialConfig], run: Run, report: Report) -> tuple[in
         return len(missing), failed
 
 
-def _called(trial: TrialConfig, run: Run, inputs: InputCache) -> tuple[str | None, Versions]:
+def _called(
+    trial: TrialConfig, run: Callable[[TrialJob], GroupResult], inputs: InputCache
+) -> tuple[str | None, Versions]:
     """Run a trial; return why it failed, or None, and the kernels that it called."""
     try:
         with scratch() as folder:
-            why = run(trial, folder, inputs).reason
+            why = run(TrialJob(trial, inputs.get(trial, lambda text: None), folder, kernels=True)).reason
             return why, _union([_read(path) or {} for path in folder.glob("kernels*.json")])
     except Exception as error:  # the trial may run all the same
         return str(error), {}

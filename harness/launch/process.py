@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, Stric
 
 from harness.launch.namespaces import inside
 from harness.results.leases import start_time
-from harness.runtime.meters import THRESHOLD
+from harness.runtime.counters import THRESHOLD
 
 if TYPE_CHECKING:
     from harness.launch.fork_server import ForkServer
@@ -160,7 +160,7 @@ def start_rank(
 
 @contextmanager
 def _pinned(cores: tuple[int, ...] | None) -> Iterator[None]:
-    """Pin this thread, and so what it starts: nothing runs between a child's start and its program."""
+    # A child inherits the pins of the thread that starts it; between its start and its program nothing may run.
     if cores is None or not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -229,6 +229,37 @@ class ProgressTail:
         self._offset += len(chunk)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         return [event for line in lines if (event := _parse(line)) is not None]
+
+
+@dataclass
+class Latest:
+    """The values seen last of a trial; evaluations are rarer than epochs."""
+
+    epoch: int = 0
+    epochs: int = 0
+    values: dict[str, float] = field(default_factory=dict)
+    stage: str = ""
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Take over an event's values; a stage lasts until another event."""
+        self.stage = str(event.get("text", "")) if event.get("event") == "stage" else ""
+        if event.get("event") == "epoch":
+            self.epoch = int(event.get("epoch", 0)) + 1
+        self.epochs = int(event.get("epochs") or self.epochs)
+        for key in ("loss", "val", "s_per_epoch"):
+            if isinstance(event.get(key), int | float):
+                self.values[key] = float(event[key])
+
+    def text(self) -> str:
+        """Return loss, validation score and seconds per epoch, those that are known."""
+        shown = {"loss": "loss {:.4f}", "val": "val {:.4f}", "s_per_epoch": "{:.3g} s/epoch"}
+        return "  ".join(shown[key].format(self.values[key]) for key in shown if key in self.values)
+
+    def line(self) -> str:
+        """Return how far the trial is: the stage, or the epoch; "" before there is either."""
+        if self.stage or not self.epoch:
+            return self.stage
+        return f"epoch {self.epoch}/{self.epochs}  {self.text()}"
 
 
 def read_rank(out: Path, rank: int) -> dict[str, Any] | None:
@@ -366,7 +397,7 @@ def clean_scratch() -> None:
 
 
 def _pid_space() -> int:
-    """Return the number of the namespace of process ids: those of another container say nothing here."""
+    # Process ids of another container say nothing here, so that names of directories have the ids' namespace.
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:

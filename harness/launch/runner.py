@@ -21,7 +21,7 @@ from harness.launch.group import GroupResult
 from harness.launch.hardware import check_device
 from harness.launch.inputs import InputCache, NotPrepared, Report, TrialInputs, on_todays_data
 from harness.launch.machines import OneMachine, SpeedReference, TrialJob, explain
-from harness.launch.process import clean_scratch
+from harness.launch.process import Latest, clean_scratch
 from harness.launch.runner_process import FAILED, INTERRUPTED, OK
 from harness.launch.slots import Request, RunOptions, Slots, TrialQueue, Turn, is_done
 from harness.results.environment import Measurement
@@ -64,37 +64,6 @@ class TrialProgress(Protocol):
 
     def suite_waits(self, text: str) -> None:
         """No trial can be run now; reported again whenever the reason changes."""
-
-
-@dataclass
-class Latest:
-    """The values seen last of a trial; evaluations are rarer than epochs."""
-
-    epoch: int = 0
-    epochs: int = 0
-    values: dict[str, float] = field(default_factory=dict)
-    stage: str = ""
-
-    def take(self, event: dict[str, Any]) -> None:
-        """Take over an event's values; a stage lasts until another event."""
-        self.stage = str(event.get("text", "")) if event.get("event") == "stage" else ""
-        if event.get("event") == "epoch":
-            self.epoch = int(event.get("epoch", 0)) + 1
-        self.epochs = int(event.get("epochs") or self.epochs)
-        for key in ("loss", "val", "s_per_epoch"):
-            if isinstance(event.get(key), int | float):
-                self.values[key] = float(event[key])
-
-    def text(self) -> str:
-        """Return loss, validation score and seconds per epoch, those that are known."""
-        shown = {"loss": "loss {:.4f}", "val": "val {:.4f}", "s_per_epoch": "{:.3g} s/epoch"}
-        return "  ".join(shown[key].format(self.values[key]) for key in shown if key in self.values)
-
-    def line(self) -> str:
-        """Return how far the trial is: the stage, or the epoch; "" before there is either."""
-        if self.stage or not self.epoch:
-            return self.stage
-        return f"epoch {self.epoch}/{self.epochs}  {self.text()}"
 
 
 class _SharedProgress:
@@ -164,7 +133,7 @@ class TrialRunner:
                 outcome.log += error.log
             elif not isinstance(error, DataUnavailable | UserError):
                 outcome.log += traceback.format_exc()
-        acquired.withdraw()
+        acquired.withdraw()  # before the record is written: trials that start meanwhile disturb nothing of this one
         environment = {**self.environment, "threads": machine.threads(trial), **acquired.described()}
         environment["reference_s"] = outcome.reference and outcome.reference.seconds
         environment["reference_cores"] = outcome.reference and outcome.reference.cores
@@ -254,7 +223,7 @@ class TrialRunner:
             what = f"cannot write the record: {error.strerror or error}"
             raise UserError(what, file=error.filename, fix="choose another place with --results") from error
         turn.done = True
-        if record.status not in GOES_ON:
+        if record.status not in GOES_ON:  # its checkpoints serve nothing any more
             self.store.forget(trial.id)
         return record
 
@@ -309,7 +278,7 @@ def run_suite(
     """
     from harness.results.environment import collect
 
-    on = machine or OneMachine(suite.timeouts, options.worker, options.warm)
+    on = machine or OneMachine(suite.timeouts, options.worker, options.warm, audit=options.audit)
     check_device(trials, on.nodes)
     with store.runner() as me:
         leases, shown = store.leases(), _SharedProgress(progress, me)

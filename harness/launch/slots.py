@@ -44,7 +44,7 @@ class RunOptions:
     where data is looked up and kept (None: the environment's); `warm`: ranks are forked by a process that has
     imported what they need, where that is possible; `worker`: the module every rank runs; `jobs`, `together`: see
     `Slots`; `request`: the name of one that this runner works on with others (None: its own); `wait`: for trials
-    that others run, too.
+    that others run, too; `audit`: see `harness.runtime.job.Job`.
     """
 
     retry: frozenset[str] = frozenset()
@@ -57,6 +57,7 @@ class RunOptions:
     together: bool = False
     request: str | None = None
     wait: bool = True
+    audit: bool = False
 
 
 def is_done(status: str | None, options: RunOptions) -> bool:
@@ -119,6 +120,7 @@ class Slot:
 
 def _divided(pool: Sequence[int], each: int, rank: int, near: Sequence[frozenset[int]]) -> tuple[int, ...]:
     """Return a rank's `each` cores: ranks before it have chosen theirs; all are free again when none is left."""
+    # Every rank computes its own share alone, so that it replays the choices of the ranks before it.
     free, own = list(pool), list[int]()
     for chooser in range(rank + 1):
         liked, own = near[chooser % len(near)] if near else frozenset(), []
@@ -152,7 +154,7 @@ class AcquiredSlot:
         line = json.dumps({"trial": trial.id, "label": trial.label}) + "\n"
         with locked(self._home / _BOOK):
             for path in sorted(self._home.glob(f"{_SLOT}*")):
-                with ExitStack() as stale:
+                with ExitStack() as stale:  # a file that can be locked is a dead runner's
                     if _lock(stale, path, fcntl.LOCK_SH):
                         path.unlink()
                         continue

@@ -57,7 +57,7 @@ def take_part(
         with heartbeat(client.host, client.cluster.port, session, float(plan["node_timeout_s"]) / BEATS):
             client.put(session_key(client.count(JOINED, 1)), session)
             show(f"joined the run at {client.cluster.endpoint}")
-            ranks = OneMachine(suite.timeouts, options.worker, options.warm, client.cluster.nodes)
+            ranks = OneMachine(suite.timeouts, options.worker, options.warm, client.cluster.nodes, audit=options.audit)
             ranks.warm_up(trials, show)
             inputs = InputCache(options.data_dir, options.cache, apart=True)
             info = NodeInfo.here(session, client.address)

@@ -16,7 +16,7 @@ from harness.data.prepared import hash_file
 from harness.deferred import numpy as np
 from harness.errors import UserError
 from harness.files import RECORD, read_text
-from harness.models.spec import KEPT
+from harness.models.layer import KEPT
 from harness.spec import RENAMED
 from harness.suite.schema import LATER, TrialConfig
 from harness.suite.sections import NetworkSpec

@@ -1,4 +1,4 @@
-"""Pipelined methods: boundary rows and gradients of some iterations ago, moved beside the training."""
+"""Pipelined methods: boundary rows and gradients of some iterations ago, moved during the training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from harness.models.functional import dropout
 from harness.runtime.batches import Background, Pending
 from harness.runtime.comm import Communicator, Direction
 from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase
-from harness.runtime.method import FullGraphMethod, FullGraphOptions
+from harness.runtime.method import FullGraphMethod
+from harness.runtime.run_config import FullGraphOptions
 from harness.runtime.step import Step
 
 if TYPE_CHECKING:

@@ -83,7 +83,7 @@ class Wanted:
 
 
 def ask(comm: Communicator, partition: Partition, kept: Tensor) -> Wanted:
-    """Tell the owners which boundary nodes are wanted, and learn which inner rows the peers want.
+    """Exchange which boundary nodes this rank wants, and which of its inner rows the peers want.
 
     Every rank must call, with the ascending positions in `partition.boundary` that are `kept`, where the partition is.
     Nothing comes to the host but how many rows are moved, for which it waits. Traffic (control): 8 bytes a peer and 4
@@ -197,7 +197,7 @@ class CapturedSteps:
         return self._loss
 
     def _aside(self, passes: Callable[[], Tensor]) -> Tensor:
-        """Run on a stream beside the current one, as what is captured will: autograd keeps to the first one it saw."""
+        """Run on another stream than the current one, as a capture does: autograd keeps to the first one it saw."""
         current = self._kind.current_stream()
         self._stream.wait_stream(current)
         with self._kind.on(self._stream):

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from harness.errors import UserError, nearest
 from harness.gpus import gpu_is_usable
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.registry import Catalogue, Found
 from harness.runtime.run_config import MethodSpec, TrainSpec
 from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource
@@ -82,7 +82,10 @@ def expand(
         raise gather(checked.errors)
     trials: dict[str, TrialConfig] = {}
     idle = {*range(len(excludes))}
-    varied, on_device = _varied(suite.train), resolve_device(device or suite.device)
+    on_device, first = resolve_device(device or suite.device), suite.train[0]
+    varied = tuple(
+        key for key in TrainSpec.model_fields if any(getattr(t, key) != getattr(first, key) for t in suite.train)
+    )
     for (number, usual), partition, network, (i, (method, found)), seed in itertools.product(
         enumerate(datasets), partitions, suite.network, enumerate(methods), suite.seeds
     ):
@@ -159,14 +162,6 @@ def resolve_device(device: str) -> Literal["cpu", "cuda"]:
     raise UserError(f"bad value '{device}', allowed: auto, cpu, cuda", key="device")
 
 
-def _varied(trainings: Sequence[TrainSpec]) -> tuple[str, ...]:
-    """Return the keys that have several values, in their usual order."""
-    first = trainings[0]
-    return tuple(
-        key for key in TrainSpec.model_fields if any(getattr(t, key) != getattr(first, key) for t in trainings)
-    )
-
-
 def older_names(suite: Suite) -> list[str]:
     """Return a line for each option that a suite writes under an older name."""
     from harness.runtime.method import METHODS
@@ -224,7 +219,9 @@ class _Checked:
             for options in grid(entry.options):
                 try:
                     info = dataset_info(DatasetSpec(name=entry.name, options=options), self.data_dir)
-                    _check_finite(options)
+                    for key, value in options.items():
+                        if isinstance(value, float) and not math.isfinite(value):
+                            raise UserError(f"bad value {value}: must be finite", key=key)
                 except UserError as error:
                     self._refuse(("datasets", i, *_blamed(error, entry.name, options)), error.message, error.fix)
                     continue
@@ -247,7 +244,7 @@ class _Checked:
             self._refuse(("partition", "parts"), f"bad value {parts}: {name} has {nodes:,} nodes", f"at most {nodes}")
 
     def _need_label_sets(self, name: str, trainings: Sequence[TrainSpec], path: KeyPath) -> None:
-        """Refuse a weight of the positive term where nodes have one label each: their loss has no such term."""
+        # Where nodes have one label each the loss has no positive term that a weight could act on.
         weight = next((train.pos_weight for train in trainings if train.pos_weight != 1), None)
         if weight is not None:
             message = f"bad value {weight:g}: the nodes of '{name}' have one label each, its loss no positive term"
@@ -293,7 +290,6 @@ class _Checked:
         return method.model_copy(update={"options": options})
 
     def _own(self, usual: Usual, layers: Sequence[tuple[KeyPath, OwnSettings]]) -> Own:
-        """Lay the settings of a method's own over a model and a training."""
         from harness.data.registry import dataset_info
 
         dataset, model, train = usual
@@ -331,7 +327,6 @@ class _Checked:
         )
 
     def _settings_on(self, name: str, own: DatasetSettings) -> Settings:
-        """Return the models and the trainings of a data set that has settings of its own."""
         path, names = ("per_dataset", name), {entry.name for entry in self.suite.datasets}
         if name not in names:
             self._refuse(path, "no data set of the suite", nearest(name, names))
@@ -414,16 +409,14 @@ class _Checked:
                 unread = {} if "objective" in reads else {"objective": "volume"}
                 yield spec.model_copy(update={"file": None, **unread})
             elif spec.file is not None:
-                yield PartitionSpec(parts=spec.parts, method=spec.method, file=self._found(spec.file))
+                # Next to the suite, else in the data directory, else as written: it may be absent in a plan.
+                directories = (self.suite.directory, self.data_dir or os.environ.get("HARNESS_DATA"))
+                paths = (Path(directory, spec.file) for directory in directories if directory is not None)
+                file = next((path.resolve() for path in paths if path.is_file()), spec.file)
+                yield PartitionSpec(parts=spec.parts, method=spec.method, file=file)
             else:
                 message = "missing: method `file` reads the part of each node from a .npy file"
                 self._refuse(("partition", "file"), message, "add `file: NAME.npy`")
-
-    def _found(self, file: Path) -> Path:
-        """Return the path of a partition's file: next to the suite, else in the data directory, else as written."""
-        directories = (self.suite.directory, self.data_dir or os.environ.get("HARNESS_DATA"))
-        paths = (Path(directory, file) for directory in directories if directory is not None)
-        return next((path.resolve() for path in paths if path.is_file()), file)
 
     def excludes(self, options: Collection[str]) -> list[dict[str, Sequence[Any]]]:
         """Return the exclusions, every value a list of alternatives, their keys checked.
@@ -447,7 +440,6 @@ def _differing(section: str, usual: BaseModel, own: BaseModel) -> dict[str, Any]
 
 
 def _listed(options: type[BaseModel]) -> set[str]:
-    """Return the options that take a list."""
     return {key for key, field in options.model_fields.items() if takes_list(field.annotation)}
 
 
@@ -461,15 +453,9 @@ def _blamed(error: UserError, name: str, options: Mapping[str, Any]) -> KeyPath:
 
 
 def _as(value: Any, default: Any) -> Any:
-    """Write 1 as 1.0 where the option is a fraction, so that both are the same trial."""
+    # 1 and 1.0 are the same trial where the option is a fraction.
     whole = isinstance(value, int) and not isinstance(value, bool)
     return float(value) if whole and isinstance(default, float) else value
-
-
-def _check_finite(options: Mapping[str, Any]) -> None:
-    for key, value in options.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"bad value {value}: must be finite", key=key)
 
 
 def _with_new_names(options: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:

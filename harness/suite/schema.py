@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 
 from harness.errors import UserError
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.registry import Catalogue, PluginKey, Registry, find_plugins
 from harness.runtime.run_config import CHECKPOINT, MethodSpec, Timing, TrafficMode, TrainSpec, TuningRun
 from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource, Spec, of_presets
@@ -178,7 +178,7 @@ class TrialConfig(Spec):
         return f"{dataset} {self.model.label} {method} {parts}{network}{train}{own}{run} seed={self.seed}"
 
     def _unsaid(self) -> dict[str, Any]:
-        """Return the options that the label leaves out where they have these values."""
+        # Options at these values are left out of labels.
         from harness.runtime.method import METHODS
 
         method = METHODS.loaded(self.method.name, self.plugin)
@@ -252,7 +252,6 @@ def cuda_for_gpu(device: Any) -> Any:
 
 
 def _listed(value: Any) -> Any:
-    """Take one entry for a list of one."""
     return [value] if isinstance(value, str | dict) else value
 
 
@@ -319,7 +318,7 @@ class Timeouts(Spec):
     trial_s: float = Field(3600, gt=0, description="a whole trial, from start to its last rank's end")
     collective_s: float = Field(300, gt=0, description="one exchange between ranks")
     progress_s: float = Field(
-        1800, gt=0, description="no step and no exchange of any rank, once training has begun: they stand still"
+        1800, gt=0, description="no step and no exchange of any rank, once training has begun: the trial hangs"
     )
 
 
@@ -379,7 +378,7 @@ class Suite(Spec):
         min_length=1, description="names of `harness list methods`, with options if wanted"
     )
     plugins: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
-        (), description="methods that are not installed: file.py, beside the suite, or package.module"
+        (), description="methods that are not installed: file.py, relative to the suite, or package.module"
     )
     network: Annotated[
         tuple[Annotated[NetworkSpec | None, BeforeValidator(_network)], ...], BeforeValidator(_variants)

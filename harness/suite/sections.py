@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -97,11 +97,6 @@ class NetworkSpec(Spec):
 Selector = dict[str, Any]  # as an entry of `exclude`: a trial must match all keys; a list allows several values
 
 
-def _readable(text: str) -> str:
-    Formula.parse(text)
-    return text
-
-
 def _not_empty(selector: Selector) -> Selector:
     if not selector:
         raise ValueError("selects every trial: name some of them, e.g. {method: full}")
@@ -109,6 +104,12 @@ def _not_empty(selector: Selector) -> Selector:
 
 
 Selection = Annotated[Selector, AfterValidator(_not_empty)]
+
+
+def _require_one(spec: Spec, keys: Collection[str]) -> None:
+    given = [key for key in keys if getattr(spec, key) is not None]
+    if len(given) != 1:
+        raise ValueError(f"write one of {', '.join(keys)}" + (f", not {len(given)}" if given else ""))
 
 
 class Expect(Spec):
@@ -127,10 +128,7 @@ class Expect(Spec):
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Expect:
-        kinds = ("at_least", "at_most", "between", "order")
-        said = [kind for kind in kinds if getattr(self, kind) is not None]
-        if len(said) != 1:
-            raise ValueError(f"write one of {', '.join(kinds)}" + (f", not {len(said)}" if said else ""))
+        _require_one(self, ("at_least", "at_most", "between", "order"))
         if self.between is not None and self.between[0] > self.between[1]:
             raise ValueError("the range of `between` is empty: write the smaller number first")
         if self.order is not None and self.direction is None:
@@ -152,7 +150,7 @@ class Claim(Spec):
 
     name: str = Field(min_length=1, max_length=200, description="the claim as a sentence")
     source: str = Field(min_length=1, max_length=200, description="paper and table, metric or section; or whose it is")
-    metric: Annotated[str, AfterValidator(_readable)] = Field(
+    metric: Annotated[str, AfterValidator(lambda text: Formula.parse(text) and text)] = Field(
         description="a column of load_results or stat_<name>; sums and one quotient: `a + b / c`"
     )
     of: Selection = Field(description="the trials that it is about, keys as for `exclude`")
@@ -185,9 +183,7 @@ class Range(Spec):
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
-        said = [kind for kind in Range.model_fields if getattr(self, kind) is not None]
-        if len(said) != 1:
-            raise ValueError(f"write one of {', '.join(Range.model_fields)}" + (f", not {len(said)}" if said else ""))
+        _require_one(self, Range.model_fields)
         if self.bounds is not None:
             low, high = self.bounds
             if low >= high:
@@ -204,12 +200,10 @@ class Range(Spec):
         return self.uniform or self.log or self.integer
 
 
-def _range(written: Any) -> Any:
-    """Take a list for a choice."""
-    return {"choice": written} if isinstance(written, list | tuple) else written
-
-
-Space = dict[str, Annotated[Range, BeforeValidator(_range)]]
+Space = dict[
+    str,
+    Annotated[Range, BeforeValidator(lambda given: {"choice": given} if isinstance(given, list | tuple) else given)],
+]
 
 DEFAULT_SPACE: Mapping[str, Any] = {
     "train.lr": {"log": (1e-3, 1e-1)},

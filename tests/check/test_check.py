@@ -48,7 +48,7 @@ def reports(world: int, *names: str) -> dict[str, CheckReport]:
     return dict(zip(names, check_methods(subjects, options=small, worlds=[world], limit_s=100), strict=True))
 
 
-@pytest.mark.parametrize("name", tiered(METHODS.names(), QUICK.__contains__))
+@pytest.mark.parametrize("name", tiered(METHODS.names(), QUICK))
 def test_a_shipped_method_is_what_it_claims(name: str) -> None:
     together = [each for each in METHODS.names() if (each in QUICK) == (name in QUICK)]
     report = reports(3, *together)[name]  # three ranks show whatever two do
@@ -93,8 +93,8 @@ def test_an_option_that_there_is_not_is_the_users_mistake() -> None:
 @pytest.mark.parametrize(
     ("name", "check", "told"),
     [
-        ("Twice", "runs", "the weights changed between two steps"),
-        ("WhenLookedAt", "runs", "an evaluation changed the weights"),
+        pytest.param("Twice", "runs", "the weights changed between two steps", marks=pytest.mark.slow),
+        pytest.param("WhenLookedAt", "runs", "an evaluation changed the weights", marks=pytest.mark.slow),
         ("AroundTheCommunicator", "flags", "rank 0: bytes: sockets sent"),
     ],
 )

@@ -201,10 +201,10 @@ def give_away(place: Path) -> None:
 
 def test_somebody_elses_cache_is_used_as_it_is(others: Path, told: list[str]) -> None:
     write_ring(others / "data")
-    where = {"data_dir": others / "data", "cache": others / "cache", "tell": told.append}
+    where = {"data_dir": others / "data", "cache": others / "cache", "report": told.append}
     graph = prepare(RING, **where)
     (graph / SUMS).unlink()  # an old one
-    options = {"inductive": False, "cache": others / "cache", "tell": told.append}
+    options = {"inductive": False, "cache": others / "cache", "report": told.append}
     made = ensure_partitioned(graph, HALVES, **options)
     give_away(others)
     assert prepare(RING, **where) == graph

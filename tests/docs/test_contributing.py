@@ -87,6 +87,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_five_changes_of_one_file_each(tree: Path) -> None:
     (tree / "work" / "old.yaml").write_text(OLD)
     ids = python(tree, IDS)

@@ -18,8 +18,7 @@ from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.launch.planner import plan
 from harness.launch.slots import RunOptions
 from harness.models.gnn import GNN
-from harness.models.layer import MODELS
-from harness.models.spec import ModelSpec
+from harness.models.layer import MODELS, ModelSpec
 from harness.registry import find_plugins
 from harness.results.record_store import ResultStore
 from harness.runtime.method import METHODS

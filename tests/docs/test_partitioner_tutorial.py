@@ -14,7 +14,7 @@ from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.data.partition import partition_nodes
 from harness.data.partition.cached import ensure_partitioned, partition_table
 from harness.data.prepared import write_graph
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.registry import find_plugins
 from harness.runtime.method import METHODS
 from harness.spec import PartitionSpec, PluginSource

@@ -11,7 +11,7 @@ from harness.data.registry import dataset_info
 from harness.launch.hardware import Capacity, memory_limit
 from harness.launch.planner import Shortage, estimate, shortage
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import Components
 from harness.spec import DatasetSpec
 from harness.suite.schema import TrialConfig

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from launch.tiny import SUITE, Silent, start_runner, write_suite
+from support.tiers import tiered
 
 from harness.errors import DataError, UserError
 from harness.launch import inputs
@@ -158,7 +159,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("reason", ODD)
+@pytest.mark.parametrize("reason", tiered(ODD, ["rank: is 1", "in the runner"]))
 def test_an_odd_report_is_an_error_of_its_trial_alone(bench: Bench, reason: str) -> None:
     code, told = bench.run({0: json.dumps(ODD[reason])}, only=2)
     assert (code, len(told.records)) == (1, 2)
@@ -282,7 +283,7 @@ def test_interrupt_keeps_what_is_finished(bench: Bench) -> None:
 
 def test_kernels_of_all_trials_are_compiled_once_before_the_first(bench: Bench) -> None:
     asked: list[str] = []
-    bench.patch.setattr(OneMachine, "compile", lambda self, trials, tell: asked.append(f"compile {len(trials)}"))
+    bench.patch.setattr(OneMachine, "warm_up", lambda self, trials, report: asked.append(f"compile {len(trials)}"))
     bench.patch.setattr(OneMachine, "expect", lambda self, trial: asked.append(trial.id))
     code, _ = bench.run(only=3)
     assert code == 0
@@ -328,6 +329,7 @@ def test_timed_trials_of_two_runners_are_never_at_the_same_time(bench: Bench) ->
     assert all((each["beside"], each["pinned_cores"]) == ([], None) for each in environments)
 
 
+@pytest.mark.slow
 def test_trials_of_killed_runners_are_run_by_others(bench: Bench, tmp_path: Path) -> None:
     ledger, rng, kills = tmp_path / "ledger", random.Random(11), 0
     bench.file.write_text(SUITE + "timing: off\n")
@@ -371,6 +373,7 @@ def test_a_runner_that_was_taken_for_dead_drops_its_result(bench: Bench) -> None
     assert [record.trial for record in told.records] == [bench.trials[0].id]
 
 
+@pytest.mark.slow
 def test_a_request_is_run_once_by_all_who_are_given_it(bench: Bench) -> None:
     """With --fresh a record from before the request does not count, one from after it does."""
     assert bench.run()[0] == 0
@@ -384,6 +387,7 @@ def test_a_request_is_run_once_by_all_who_are_given_it(bench: Bench) -> None:
     assert all(record.started > before[id_] for id_, record in bench.records().items())
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(bench: Bench, tmp_path: Path) -> None:
     """SIGKILL the runner again and again: a finished trial is never touched, none is half-written."""
     ledger = tmp_path / "ledger"

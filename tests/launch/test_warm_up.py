@@ -14,8 +14,7 @@ from harness.errors import UserError
 from harness.launch import fork_server
 from harness.launch import machines as module
 from harness.launch.group import GroupResult, RankFailure
-from harness.launch.inputs import InputCache
-from harness.launch.machines import OneMachine, everything, shape, tiny, warm_up, with_usual_numbers
+from harness.launch.machines import OneMachine, TrialJob, everything, shape, tiny, warm_up, with_usual_numbers
 from harness.runtime.method import METHODS
 from harness.spec import PluginSource
 from harness.suite.expand import expand
@@ -25,8 +24,22 @@ from harness.suite.schema import Suite, Timeouts, TrialConfig
 @pytest.fixture(autouse=True)
 def _own_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "stream", SimpleNamespace(stats=SimpleNamespace(cache_path=str(tmp_path))))
+    monkeypatch.setattr(module, "InputCache", Inputs)
+    Inputs.made = 0
     yield
     fork_server.preload(None)
+
+
+class Inputs:
+    """Stands in for prepared data."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        Inputs.made += 1
+
+    def get(self, trial: TrialConfig, report: object) -> None:
+        """There are none."""
 
 
 def trials(methods: list[Any], **sections: Any) -> list[TrialConfig]:
@@ -45,12 +58,11 @@ class Ranks:
     def __init__(self, *failing: str) -> None:
         self.failing = failing
         self.ran: list[TrialConfig] = []
-        self.inputs: list[InputCache] = []
 
-    def __call__(self, trial: TrialConfig, out: Path, inputs: InputCache) -> GroupResult:
+    def __call__(self, job: TrialJob) -> GroupResult:
+        trial, out = job.trial, job.out
         assert out.is_dir()
         self.ran.append(trial)
-        self.inputs.append(inputs)
         for rank in range(2):
             versions = {"harness.shared": ["int64", f"rank {rank}"], f"harness.{trial.method.name}": ["float32"]}
             (out / f"kernels{rank}.json").write_text(json.dumps(versions))
@@ -98,7 +110,7 @@ def test_each_shape_is_run_once_and_noted() -> None:
     assert [text[-7:] for text in told[:2]] == ["/2 full", "bns-gcn"]
     assert told[2:] == ["kernels are compiled for 2 of 2 shapes of trials"]
     assert told[1].startswith("compiling kernels, once on this machine ██████████░░░░░░░░░░ 1/2")
-    assert len({id(inputs) for inputs in ranks.inputs}) == 1
+    assert Inputs.made == 1
     assert warm_up(wanted, ranks, told.append) == (0, 0)
     assert len(ranks.ran) == 2
     assert len(told) == 3
@@ -117,9 +129,9 @@ def test_numbers_that_are_too_large_for_a_tiny_graph_are_left_at_their_defaults(
     (trial,) = trials([{"clustergcn": {"clusters": 1500, "per_batch": 20, "degrees": "batch"}}])
 
     class TooMany(Ranks):
-        def __call__(self, trial: TrialConfig, out: Path, inputs: InputCache) -> GroupResult:
-            self.failing = ("clustergcn",) if trial.method.options["clusters"] > 300 else ()
-            return super().__call__(trial, out, inputs)
+        def __call__(self, job: TrialJob) -> GroupResult:
+            self.failing = ("clustergcn",) if job.trial.method.options["clusters"] > 300 else ()
+            return super().__call__(job)
 
     ranks, told = TooMany(), []
     assert warm_up([trial], ranks, told.append) == (1, 0)
@@ -159,9 +171,9 @@ def test_servers_load_everything_where_a_trial_is_not_known(tmp_path: Path) -> N
 def test_an_error_of_one_shape_does_not_end_the_others() -> None:
     ran, told = [], []
 
-    def run(trial: TrialConfig, out: Path, inputs: InputCache) -> GroupResult:
-        ran.append(trial.method.name)
-        if trial.method.name == "full":
+    def run(job: TrialJob) -> GroupResult:
+        ran.append(job.trial.method.name)
+        if job.trial.method.name == "full":
             raise UserError("no partitioner")
         return GroupResult()
 

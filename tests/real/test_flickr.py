@@ -13,7 +13,7 @@ from harness.data.prepared import open_graph
 from harness.data.registry import prepare
 from harness.spec import DatasetSpec
 
-pytestmark = [pytest.mark.data, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.data, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SUITE = """\
 name: flickr

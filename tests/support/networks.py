@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.results.record import Record
 from harness.results.record_store import ResultStore
 from harness.runtime.run_config import MethodSpec, TrainSpec

@@ -16,9 +16,8 @@ from harness.errors import UserError
 from harness.results.tuned import expected_best, kept_tunings, read_tuning
 from harness.suite.expand import expand
 from harness.suite.suite_file import load_suite, write_suite_file
-from harness.tune.choice import Curve, Tried, choose, success
-from harness.tune.search import tuned_suite
-from harness.tune.study import asha_rungs, at, studies_at
+from harness.tune import tuned_suite
+from harness.tune.study import Curve, Tried, asha_rungs, at, choose, studies_at, success
 
 
 def chosen(found: list[Any]) -> dict[str, Any]:

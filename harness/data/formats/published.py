@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from harness.data.catalog import NUMBER, Bounds
+from harness.data.catalog import GRAPHSAINT_FILES, NUMBER, Bounds
 from harness.data.formats import Npz, as_labels, csr, csv_chunks, dense_chunks, mask, read_json, reading, spool_features
 from harness.data.formats.planetoid import read as read_planetoid
 from harness.data.graph import Array, GraphData, is_symmetric
@@ -56,9 +56,6 @@ def _reddit_edges(path: Path, nodes: int, bounds: Bounds) -> tuple[Array, Array]
             return npz.paired_chunks("col", "row", count)
 
         return csr(stream, nodes, path, symmetrise=False)
-
-
-GRAPHSAINT_FILES = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
 
 
 def read_graphsaint(source: Path, name: str, work: Path) -> GraphData:
@@ -137,9 +134,6 @@ def _graphsaint_edges(path: Path, nodes: int, bounds: Bounds) -> tuple[Array, Ar
         return found if is_symmetric(*found) else csr(stream, nodes, path, "a CSR")
 
 
-_OGB_SPLITS = ("train", "valid", "test")
-
-
 def read_ogb(source: Path, name: str, work: Path) -> GraphData:
     """Read OGB's node sets as published: CSV (ogbn-arxiv, ogbn-products) or binary (ogbn-papers100M).
 
@@ -152,14 +146,25 @@ def read_ogb(source: Path, name: str, work: Path) -> GraphData:
         source / "raw", work, Bounds.of(name)
     )
     nodes = len(indptr) - 1
-    labels, directory = as_labels(values, label_file), _split_directory(source)
-    split = (_ogb_mask(directory / f"{part}.csv.gz", nodes) for part in _OGB_SPLITS)
+    labels = as_labels(values, label_file)
+    found = sorted(p for p in (source / "split").glob("*") if (p / "train.csv.gz").is_file())
+    if len(found) != 1:
+        raise DataError(f"expected one split with train.csv.gz, found {len(found)}", file=source / "split")
+    split = []
+    for file in (found[0] / f"{part}.csv.gz" for part in ("train", "valid", "test")):
+        ids = np.concatenate(list(csv_chunks(file, np.int64, nodes, 1)))
+        if ids.shape[1] != 1:
+            raise DataError(f"{ids.shape[1]} columns, expected one node id a line", file=file)
+        split.append(mask(ids[:, 0], nodes, file, file.name.split(".")[0]))
     return GraphData.of(name, csr=(indptr, indices), features=features, labels=labels, split=split)
 
 
 def _read_ogb_csv(raw: Path, work: Path, bounds: Bounds) -> tuple[Array, Array, Array, Path, Array]:
     count, edge, feat, label = (raw / f"{part}.csv.gz" for part in ("num-node-list", "edge", "node-feat", "node-label"))
-    nodes = _one_number(count)
+    number = np.concatenate(list(csv_chunks(count, np.int64, 1, 1)))
+    if number.shape != (1, 1) or number[0, 0] < 1:
+        raise DataError("expected one positive number: the count of nodes", file=count)
+    nodes = int(number[0, 0])
     bounds.check(count, nodes=nodes)
     values = np.concatenate(list(csv_chunks(label, np.float64, nodes, bounds.classes)))
     if len(values) != nodes:
@@ -190,27 +195,6 @@ def _read_ogb_binary(raw: Path, work: Path, bounds: Bounds) -> tuple[Array, Arra
 
         bounds.check(data, edges=npz.shape("edge_index", "i", (2, None))[1])
         return *csr(lambda: npz.row_pair_chunks("edge_index"), nodes, data), features, label, values
-
-
-def _one_number(file: Path) -> int:
-    values = np.concatenate(list(csv_chunks(file, np.int64, 1, 1)))
-    if values.shape != (1, 1) or values[0, 0] < 1:
-        raise DataError("expected one positive number: the count of nodes", file=file)
-    return int(values[0, 0])
-
-
-def _split_directory(source: Path) -> Path:
-    found = sorted(p for p in (source / "split").glob("*") if (p / "train.csv.gz").is_file())
-    if len(found) != 1:
-        raise DataError(f"expected one split with train.csv.gz, found {len(found)}", file=source / "split")
-    return found[0]
-
-
-def _ogb_mask(file: Path, nodes: int) -> Array:
-    ids = np.concatenate(list(csv_chunks(file, np.int64, nodes, 1)))
-    if ids.shape[1] != 1:
-        raise DataError(f"{ids.shape[1]} columns, expected one node id a line", file=file)
-    return mask(ids[:, 0], nodes, file, file.name.split(".")[0])
 
 
 MISLOVE_FILES = ("youtube-links.txt.gz", "youtube-groupmemberships.txt.gz")

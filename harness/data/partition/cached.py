@@ -84,7 +84,9 @@ def ensure_partitioned(
             with atomic_directory(target) as staging:
                 start = time.perf_counter()
                 _build(graph_dir, spec, source, inductive, staging, target)
-                _keep_seconds(staging, time.perf_counter() - start)
+                seconds = time.perf_counter() - start
+                for meta in staging.glob(f"*/{META}"):  # for the trials that find them
+                    write_whole(meta, json.dumps(json.loads(meta.read_text()) | {"seconds": seconds}, indent=1))
                 seal(staging)
         _point_at(target / "full", graph_dir)
         if inductive:
@@ -109,12 +111,6 @@ def find_partitioned(
         return None
     paths = _paths(_target(graph_dir, spec, inductive, cache, source), inductive)
     return paths if (paths.full / META).is_file() else None
-
-
-def _keep_seconds(built: Path, seconds: float) -> None:
-    """Keep in the views what making them took, for the trials that find them."""
-    for meta in built.glob(f"*/{META}"):
-        write_whole(meta, json.dumps(json.loads(meta.read_text()) | {"seconds": seconds}, indent=1))
 
 
 def partition_fingerprint(paths: PartitionPaths) -> str:
@@ -205,7 +201,7 @@ def _is_made(target: Path, graph_dir: Path, inductive: bool) -> bool:
 
 
 def _point_at(view_dir: Path, topology: Path) -> None:
-    """Keep the view's absolute path right when the cache or the graph has moved."""
+    # The cache or the graph may have moved since the view was written: its absolute path is kept right.
     meta = _read_meta(view_dir)
     if meta["topology"] != str(topology):
         write_whole(view_dir / META, json.dumps(meta | {"topology": str(topology)}, indent=1))

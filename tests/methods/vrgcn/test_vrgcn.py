@@ -18,7 +18,7 @@ from harness.check.training import Case, run_ranks
 from harness.data.graph import GraphData
 from harness.errors import UserError
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.run_config import TrainSpec
 from harness.suite.expand import expand

@@ -1,2 +1,0 @@
-from .prepared import atomic_directory as atomic_directory
-from .prepared import locked as locked
