@@ -17,27 +17,21 @@ from harness.metrics import HOST_PHASES, PHASES, Phase
 
 @dataclass
 class EpochTime:
-    """What one epoch took on one rank, in seconds.
+    """Durations of one epoch on one rank, in seconds."""
 
-    Attributes:
-        wall_s: wall time.
-        phases: wall time by phase; `other` is what no phase covers. All 0 where only the whole is timed.
-        cpu_s: CPU time of this process, all its threads.
-        cpu: the same by the phase the trainer was in.
-        host: wall time of the host by the phase it was in; on a CPU that of `phases`. On a GPU the host runs ahead of
-            the device, and what it does itself, such as sampling, shows here alone.
-        busy_s: time in which exchanges were under way; with transfers in the background more, or less, than
-            the phase `comm`, in which the trainer waited for them.
-        barriers: barriers waited at; their time is the phase `wait`.
-    """
-
-    wall_s: float = 0.0
+    wall_s: float = 0.0  # wall time
+    # wall time by phase; `other` is what no phase covers. All 0 where only the whole is timed
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-    cpu_s: float = 0.0
+    cpu_s: float = 0.0  # CPU time of this process, all its threads
+    # the same by the phase the trainer was in
     cpu: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    # wall time of the host by the phase it was in; on a CPU that of `phases`. On a GPU the host runs ahead of the
+    # device, and what it does itself, such as sampling, shows here alone
     host: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    # time in which exchanges were under way; with transfers in the background more, or less, than the phase `comm`,
+    # in which the trainer waited for them
     busy_s: float = 0.0
-    barriers: int = 0
+    barriers: int = 0  # barriers waited at; their time is the phase `wait`
 
     def columns(self, *, detailed: bool) -> dict[str, Any]:
         """Return the record's columns of an epoch; None, not 0, where phases were not timed."""
@@ -86,8 +80,8 @@ class Spans:
         self._since = now
 
 
+# Makes events of a device: with `record()`, and `elapsed_time(later)` in ms once both have happened.
 Events = Callable[[], Any]
-"""Makes events of a device: with `record()`, and `elapsed_time(later)` in ms once both have happened."""
 
 
 class Moments:
@@ -117,9 +111,6 @@ class Moments:
 class Clock:
     """Charges every moment of an epoch to the innermost open phase; opening a phase stops its parent.
 
-    On a GPU the moments are CUDA events, read once at the epoch's end, so that timing adds no
-    synchronisation inside an epoch. On a CPU they are `perf_counter` readings.
-
     Args:
         device: where the work is done.
         detailed: False times whole epochs only, phases cost nothing. May be changed between epochs.
@@ -132,12 +123,14 @@ class Clock:
 
     def __init__(self, device: torch.device, *, detailed: bool = True, events: Events | None = None) -> None:
         self._kind = kind_of(device)
+        # On a GPU moments are CUDA events, read once at the epoch's end, so that timing adds no synchronisation inside
+        # an epoch. On a CPU they are `perf_counter` readings.
         self.moments = Moments(events or (self._kind.event if self._kind.has_streams else None))
         self.detailed = detailed
         self._open: list[str] = []
         # Phase, and moment, host's time and CPU time from which on it is charged.
         self._marks: list[tuple[str, Any, float, float]] = []
-        self._stands: list[tuple[Any, Any]] = []
+        self._waits: list[tuple[Any, Any]] = []
         self._background_s, self._lock = 0.0, threading.Lock()
         self._barriers, self.aligned = 0, False
         self.background: dict[str, list[float]] = {}
@@ -158,8 +151,8 @@ class Clock:
         self._barriers, self.aligned = 0, aligned
         with self._lock:
             self._background_s = 0.0
-        self._stands = []
-        self._synchronize()
+        self._waits = []
+        self._kind.synchronize()
         start, cpu = time.perf_counter(), time.process_time()
         if self.detailed:
             self._open, self._marks = ["other"], []
@@ -170,7 +163,7 @@ class Clock:
             if self.detailed:
                 self._mark("other")
             self._open, self.aligned = [], False
-            self._synchronize()
+            self._kind.synchronize()
             record.wall_s = time.perf_counter() - start
             record.cpu_s = time.process_time() - cpu
             self._charge(record)
@@ -220,7 +213,7 @@ class Clock:
         try:
             yield
         finally:
-            self._stands.append((start, self.moments.now()))
+            self._waits.append((start, self.moments.now()))
 
     def _mark(self, phase: str) -> None:
         now = self.moments.now()
@@ -235,11 +228,8 @@ class Clock:
         if self._marks and self.moments.of_host:  # the same readings, so that the phases add up to the whole
             (_, _, start, cpu), (_, _, end, cpu_end) = self._marks[0], self._marks[-1]
             record.wall_s, record.cpu_s = end - start, cpu_end - cpu
-        stood = sum(self.moments.between(*stand) for stand in self._stands)
-        self._marks, self._stands = [], []
+        waited = sum(self.moments.between(*wait) for wait in self._waits)
+        self._marks, self._waits = [], []
         record.barriers = self._barriers
         with self._lock:
-            record.busy_s = max(0.0, record.phases["comm"] - stood) + self._background_s
-
-    def _synchronize(self) -> None:
-        self._kind.synchronize()
+            record.busy_s = max(0.0, record.phases["comm"] - waited) + self._background_s
