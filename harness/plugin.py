@@ -4,6 +4,6 @@ Graphs and blocks, kernels on the host and on a device, samplers, batches, excha
 name is imported on first use; docs/reference/plugin.md lists them, `plugin.pyi` says where they are.
 """
 
-import lazy_loader
+from harness.deferred import exports
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub("harness", __file__)
+__getattr__, __all__ = exports(__name__, __file__)

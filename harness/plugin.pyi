@@ -37,6 +37,8 @@ from .graph.kernels import uniform_on_device as uniform_on_device
 from .graph.partition import Halo as Halo
 from .graph.partition import Partition as Partition
 from .graph.partition import View as View
+from .metrics import STAT as STAT
+from .metrics import Purpose as Purpose
 from .models.gnn import GNN as GNN
 from .models.layer import BlockSize as BlockSize
 from .models.layer import LayerCase as LayerCase

@@ -95,7 +95,7 @@ def _no_handler_is_left(_handlers_at_first: dict[signal.Signals, Any]) -> Iterat
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU, or root, where there is none, with the reason; begin with what takes long."""
+    """Skip what needs a GPU, or namespaces, where there is none, with the reason; begin with what takes long."""
     # Of two processes neither is to end long after the other. Keywords would be those of the folders above, too.
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for marker, why_not in (("gpu", _no_gpu), ("root", _no_namespaces)):

@@ -6,7 +6,6 @@ import inspect
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import GenericAlias
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +20,7 @@ from harness.cli.data import default_text, type_text
 from harness.data.catalog import DatasetInfo
 from harness.data.partition import PARTITIONERS
 from harness.data.registry import dataset_info, shipped_names
+from harness.deferred import Deferred, Kernel
 from harness.metrics import EPOCH_METRICS, METRICS, Metric
 from harness.models.layer import MODELS, ModelSpec
 from harness.registry import Registry
@@ -244,10 +244,15 @@ def plugin_page() -> str:
     sections = []
     for module in (harness, harness.plugin):
         rows = []
-        for name in sorted(module.__all__):
+        for name in sorted({*module.__all__} - {"__version__"}):
             value = getattr(module, name)
-            documented = callable(value) and not isinstance(value, GenericAlias)
-            rows.append((f"`{name}`", (inspect.getdoc(value) or "").split("\n")[0] if documented else ""))
+            if isinstance(value, Deferred):
+                what = "the module, imported on first use"
+            elif inspect.isclass(value) or inspect.isroutine(value) or isinstance(value, Kernel):
+                what = (inspect.getdoc(value) or "").split("\n")[0]
+            else:  # a constant, or another name of a type
+                what = f"`{value}`" if len(str(value)) < 100 else ""
+            rows.append((f"`{name}`", what))
         sections.append(f"## {module.__name__}\n\n{table(['name', 'what it is'], rows)}")
     return (
         f"""{GENERATED}

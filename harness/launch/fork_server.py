@@ -23,7 +23,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -143,7 +143,9 @@ class ForkServer:
         return pid
 
     def _answer(self) -> dict[str, Any]:
-        said = self._channel.recv(_MESSAGE_BYTES)
+        said = b""
+        with suppress(ConnectionResetError):  # it ended before it read what it was sent
+            said = self._channel.recv(_MESSAGE_BYTES)
         if not said:
             raise NoWarmStart(f"the process that forks ranks ended with code {self._process.wait()}")
         answer: dict[str, Any] = json.loads(said)
@@ -214,7 +216,7 @@ def import_for_ranks() -> None:
 
 
 def _needs(worker: str) -> str:
-    """Return what the ranks that run a module have in common: all of harness's own need the same."""
+    # All modules of harness need the same imports, so that one server forks the ranks of any of them.
     return "harness" if worker.startswith("harness.") else worker
 
 
@@ -318,7 +320,8 @@ class _Server:
 
 
 def _renew() -> None:
-    """Give the rank what a fresh interpreter has of its own: NumPy's global generator, and OpenBLAS's threads."""
+    # A fresh interpreter has these of its own. With the server's generator a plugin that forgets to seed would draw the
+    # same on all ranks; the server loaded OpenBLAS with one thread, because threads do not survive a fork.
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     threads = int(os.environ.get("OPENBLAS_NUM_THREADS", "1"))
@@ -366,7 +369,7 @@ def _runs(entries: memoryview) -> Iterator[tuple[int, int, bool]]:
 
 @contextmanager
 def _adopting() -> Iterator[None]:
-    """Become the parent of orphans among this process's descendants, for as long as the context lasts."""
+    # The kernel hands an orphan to the nearest ancestor that is a subreaper: the rank becomes this process's child.
     before = ctypes.c_int()
     with _TURN:
         _prctl(_IS_SUBREAPER, ctypes.byref(before))

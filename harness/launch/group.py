@@ -166,7 +166,7 @@ def run_group(
             server = None
     started, kills = time.monotonic(), oom_kills()
     read_end, write_end = os.pipe()  # no rank inherits the write end: it closes when this process dies
-    world = placements[0].world if placements else 0
+    world = placements[0].world if placements else 0  # a node may have none of a trial's ranks
     group = _Group(out, world, progress_s, on_progress, failed_elsewhere)
     try:
         for placement in placements:
@@ -185,7 +185,7 @@ def run_group(
         os.close(write_end)
         for process in group.processes:
             process.kill()
-    group.report()
+    group.report()  # what ranks wrote between the last look and their end
     oom, ranks = oom_kills() > kills, [placement.rank for placement in placements]
     written = {rank: read_rank(out, rank) for rank in ranks}
     # A record can be made of these alone.
@@ -267,7 +267,7 @@ class _Group:
             if process.code is None:
                 process.asked = True
                 process.signal(signal.SIGTERM)
-        give_up = time.monotonic() + TERM_S
+        give_up = time.monotonic() + TERM_S  # for ranks to report how they ended
         while not self._all_ended() and time.monotonic() < give_up:
             wait_for_end(self.processes, POLL_S)
 

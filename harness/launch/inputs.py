@@ -241,6 +241,7 @@ def prepare_apart(
         job.write_text(json.dumps([trial.model_dump(mode="json"), partitioned, *places]))
         ranks = placements_of(range(1), 1)
         worker = "harness.launch.inputs"
+        # Cold: a fork server has the threads of ranks, and its pages would count for what is killed.
         group = run_group(job, ranks, threads=cores(), timeout_s=math.inf, on_progress=note, worker=worker)
     if group.status == "ok":
         return
@@ -256,6 +257,7 @@ def main(job: Path) -> None:
     """Prepare what a file names, and write stages and the outcome next to it as a rank does."""
     with suppress(OSError):  # Linux has it
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
+    if sys.platform == "linux":
         # A partitioner may hold the interpreter for minutes, so that no thread could see the runner's end.
         libc("prctl", _PARENT_DEATH, signal.SIGKILL)
     config, partitioned, *places = json.loads(job.read_text())

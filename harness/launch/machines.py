@@ -84,7 +84,7 @@ class TrialJob:
             "out": str(self.out),
             "threads": threads,
             "cores": cores,
-            "attempt": uuid.uuid4().hex,
+            "attempt": uuid.uuid4().hex,  # integrity checks draw from it what no method can predict
             "collective_timeout_s": collective_s,
             "audit": audit,
             "kernels": self.kernels,

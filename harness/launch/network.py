@@ -167,6 +167,7 @@ def namespaces(count: int, commands: Sequence[Command] = ()) -> Iterator[list[in
     They are gone, with all devices in them, when no process is in them and the context is left.
     Raises UserError if one cannot be made, CommandError if a command fails.
     """
+    # Descriptors travel through a socket: as files in /run/netns they would need root, and outlive a killed runner.
     ours, theirs = socket.socketpair()
     found = list[int]()
     try:

@@ -154,8 +154,6 @@ def warnings(planned: Sequence[PlannedTrial], machine: Capacity | None) -> list[
 
 @dataclass
 class _Planner:
-    """Remembers what trials have in common."""
-
     options: RunOptions
     records: dict[str, Record]
     capacity: Capacity
@@ -234,7 +232,6 @@ class _Planner:
 
 
 def _split_key(trial: TrialConfig) -> str:
-    """Return what decides how a trial's graph is split."""
     return trial.dataset.model_dump_json() + trial.partition.model_dump_json() + str(trial.train.inductive)
 
 

@@ -160,7 +160,7 @@ def start_rank(
 
 @contextmanager
 def _pinned(cores: tuple[int, ...] | None) -> Iterator[None]:
-    """Pin this thread, and so what it starts: nothing runs between a child's start and its program."""
+    # A child inherits the pins of the thread that starts it; between its start and its program nothing may run.
     if cores is None or not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -397,7 +397,7 @@ def clean_scratch() -> None:
 
 
 def _pid_space() -> int:
-    """Return the number of the namespace of process ids: those of another container say nothing here."""
+    # Process ids of another container say nothing here, so that names of directories have the ids' namespace.
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:

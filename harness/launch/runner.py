@@ -133,7 +133,7 @@ class TrialRunner:
                 outcome.log += error.log
             elif not isinstance(error, DataUnavailable | UserError):
                 outcome.log += traceback.format_exc()
-        acquired.withdraw()
+        acquired.withdraw()  # before the record is written: trials that start meanwhile disturb nothing of this one
         environment = {**self.environment, "threads": machine.threads(trial), **acquired.described()}
         environment["reference_s"] = outcome.reference and outcome.reference.seconds
         environment["reference_cores"] = outcome.reference and outcome.reference.cores
@@ -223,7 +223,7 @@ class TrialRunner:
             what = f"cannot write the record: {error.strerror or error}"
             raise UserError(what, file=error.filename, fix="choose another place with --results") from error
         turn.done = True
-        if record.status not in GOES_ON:
+        if record.status not in GOES_ON:  # its checkpoints serve nothing any more
             self.store.forget(trial.id)
         return record
 

@@ -120,6 +120,7 @@ class Slot:
 
 def _divided(pool: Sequence[int], each: int, rank: int, near: Sequence[frozenset[int]]) -> tuple[int, ...]:
     """Return a rank's `each` cores: ranks before it have chosen theirs; all are free again when none is left."""
+    # Every rank computes its own share alone, so that it replays the choices of the ranks before it.
     free, own = list(pool), list[int]()
     for chooser in range(rank + 1):
         liked, own = near[chooser % len(near)] if near else frozenset(), []
@@ -153,7 +154,7 @@ class AcquiredSlot:
         line = json.dumps({"trial": trial.id, "label": trial.label}) + "\n"
         with locked(self._home / _BOOK):
             for path in sorted(self._home.glob(f"{_SLOT}*")):
-                with ExitStack() as stale:
+                with ExitStack() as stale:  # a file that can be locked is a dead runner's
                     if _lock(stale, path, fcntl.LOCK_SH):
                         path.unlink()
                         continue

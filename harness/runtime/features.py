@@ -350,7 +350,9 @@ class RowStore:
             metrics = {"input_nodes": len(ids), "remote_nodes": asked + cached, "cached_nodes": cached}
             return self._collect(plan, columns, comm), metrics
 
+    # ClusterGCN's store of own rows replaces this hook, DGS' store of each rank's own columns the next one.
     def _collect(self, plan: Plan, columns: Tensor | None, comm: Communicator) -> Tensor:
+        """Return the rows of a plan, its own, cached and asked ones."""
         result = fresh(self.inner, len(plan.own), *self.inner.shape[1:])
         plan.copy_own(self.inner, result)
         if comm.world == 1:
@@ -366,11 +368,12 @@ class RowStore:
         return result
 
     def _fetch(self, plan: Plan, columns: Tensor | None, comm: Communicator, out: Tensor | None) -> Tensor:
+        """Ask the owners for rows, or their columns, and return them in the order of asking, in `out` if given."""
         wanted, places = self._ask(plan, comm)
-        rows = take(self.inner, places, None if columns is None else upload(columns, places.device))
-        if out is None:
-            out = fresh(rows, sum(plan.counts), *rows.shape[1:])
-        return self._move(rows, wanted, plan.counts, comm, out)
+        rows = take(self.inner, places, None if columns is None else upload(columns, self.inner.device))
+        received = fresh(rows, len(plan.asked), *rows.shape[1:]) if out is None else out
+        self._move(rows, wanted, plan.counts, comm, received)
+        return received
 
     def put(self, ids: Places, rows: Tensor, comm: Communicator | None = None) -> None:
         """Write `rows` [len(ids), ...] to the owners of the nodes `ids`; every rank must call, if with none.

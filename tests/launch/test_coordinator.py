@@ -16,7 +16,7 @@ from launch.tiny import SUITE, TESTS, Silent, write_ring
 from harness.launch.coordinator import Coordinator, coordinate
 from harness.launch.heartbeat import gone_key
 from harness.launch.inputs import InputCache
-from harness.launch.machines import OneMachine, TrialJob
+from harness.launch.machines import TrialJob
 from harness.launch.rendezvous import CALL, Cluster, NodeInfo, TrialChannel, connect, wait_for
 from harness.launch.slots import RunOptions
 from harness.launch.worker_node import WorkerNode, take_part
@@ -148,7 +148,7 @@ def test_a_node_that_never_comes(tmp_path: Path) -> None:
     late = WorkerNode(
         connect(coordinator.client.cluster),
         {trial.id: trial},
-        coordinator.ranks,
+        coordinator,
         InputCache(),
         NodeInfo("late", "127.0.0.1", 0, {}),
         shown.append,
@@ -165,7 +165,7 @@ def test_a_node_that_never_comes(tmp_path: Path) -> None:
 def test_shaped_networks_are_skipped() -> None:
     cluster = Cluster(2, "127.0.0.1", free_port())
     suite = load_suite(TESTS.parent / "suites" / "quickstart.yaml")
-    coordinator = Coordinator(connect(cluster), suite.name, OneMachine(suite.timeouts, nodes=2))
+    coordinator = Coordinator(suite.timeouts, nodes=2, client=connect(cluster), suite=suite.name)
     trial = expand(suite, device="cpu")[0]
     assert coordinator.why_not(trial) is None
     shaped = trial.model_copy(update={"network": NetworkSpec(rate="1gbit")})

@@ -27,6 +27,7 @@ def start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     """How ranks start; what they do and leave is the same."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
     monkeypatch.setattr(module, "GRACE_S", 1.0)
+    monkeypatch.setattr(module, "TERM_S", 0.5)
     monkeypatch.setitem(SETTINGS, "warm", request.param == "warm")
     return request.param
 

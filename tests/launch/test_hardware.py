@@ -15,6 +15,7 @@ from harness.gpus import Gpu, driver_cuda, why_unusable
 from harness.launch import hardware as module
 from harness.launch.coordinator import Coordinator
 from harness.launch.hardware import Capacity, check_device, expanded, near_cores, unlike_gpus
+from harness.launch.machines import TrialJob
 from harness.launch.planner import PlannedTrial, warnings
 from harness.launch.process import placements_of
 from harness.launch.rendezvous import NodeInfo
@@ -125,11 +126,10 @@ def test_nodes_with_unlike_gpus_train_nothing(tmp_path: Path) -> None:
     infos = [NodeInfo("", f"10.0.0.{node}", 1, {}, [name]) for node, name in enumerate(UNLIKE)]
     coordinator = object.__new__(Coordinator)
     coordinator.nodes, coordinator._info = 2, infos[0]
-    coordinator.ranks = SimpleNamespace(timeouts=SimpleNamespace(trial_s=1))  # type: ignore[assignment]
+    coordinator.timeouts = SimpleNamespace(trial_s=1)  # type: ignore[assignment]
     workers: Any = SimpleNamespace(nodes={1: infos[1]}, hear=lambda *_: [{"hash": "x"}])
-    group = coordinator._together(
-        None, workers, trial(), SimpleNamespace(fingerprint="x"), tmp_path, None, None  # type: ignore[arg-type]
-    )  # fmt: skip
+    job = TrialJob(trial(), SimpleNamespace(fingerprint="x"), tmp_path)  # type: ignore[arg-type]
+    group = coordinator._together(None, workers, job)  # type: ignore[arg-type]
     assert group.reason == "node 0 found ranks on unlike GPUs (A100, H100): times would be those of the slowest"
 
 
