@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.claims import Finding, Judged, State, Verdict
-from harness.claims.text import subject
+from harness.claims import Finding, Judged, State, Verdict, subject
 from harness.report.sections import Section
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.values import Comparison, Values, by_seed, counted_units, values_of

@@ -375,7 +375,8 @@ def merge_results(out: Path, sources: Sequence[Path], keep: Keep | None = None) 
     everything was read. `suite.json` is the first there is, `reference.jsonl` has the lines of all. UserError for a
     trial twice that differs and no `keep`, a damaged record, or where a run is writing to `out`.
     """
-    found = {place: _read_to_merge(place) for source in sources for place in record_places(source)}
+    places = [place for source in sources for place in record_places(source)]
+    found = {place: _read_to_merge(place) for place in dict.fromkeys(places)}
     if not found:
         raise UserError("holds no finished trial", file=sources[0])
     stores = {record.suite: ResultStore(out, record.suite) for record in found.values()}
@@ -385,7 +386,8 @@ def merge_results(out: Path, sources: Sequence[Path], keep: Keep | None = None) 
         for place in records_under(store.directory):
             there[place], chosen[suite, place.name] = read_at(place), place
     same = dropped = 0
-    for new, record in found.items():
+    for new in places:
+        record = found[new]
         if (old := chosen.get((record.suite, record.trial))) is None:
             chosen[record.suite, record.trial] = new
             continue

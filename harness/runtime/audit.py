@@ -37,21 +37,14 @@ Flag = Callable[[str, str], None]
 
 @dataclass
 class CpuTime:
-    """CPU seconds of a rank's process by what used them.
+    """CPU seconds of a rank's process by what used them."""
 
-    Attributes:
-        main: the trainer's thread.
-        libraries: threads that are none of Python's (gloo's, OpenMP's), and those that the harness has of its own.
-        pools: the part of `libraries` that computes: OpenMP's, numba's, BLAS's.
-        method: Python threads that were started with the method or later, and threads that have ended.
-        children: processes that it started, those that live included.
-    """
-
-    main: float = 0.0
+    main: float = 0.0  # the trainer's thread
+    # threads that are none of Python's (gloo's, OpenMP's), and those that the harness has of its own
     libraries: float = 0.0
-    pools: float = 0.0
-    method: float = 0.0
-    children: float = 0.0
+    pools: float = 0.0  # the part of `libraries` that computes: OpenMP's, numba's, BLAS's
+    method: float = 0.0  # Python threads that were started with the method or later, and threads that have ended
+    children: float = 0.0  # processes that it started, those that live included
 
 
 @dataclass
@@ -428,8 +421,7 @@ class TrafficCheck:
     """Holds the counted bytes of the training epochs against the kernel's (`traffic: verify`).
 
     On the loopback the interface carries every rank's traffic, and that of other programs; in a network
-    namespace of its own it carries this rank's alone. Barriers before and after each epoch keep set-up and
-    evaluations out of it; they are outside the epoch's time.
+    namespace of its own it carries this rank's alone.
 
     `shaped`: the interface is this rank's own, in a network namespace, and nccl takes it too.
 
@@ -476,6 +468,7 @@ class TrafficCheck:
 
     def _read(self) -> dict[str, int | None]:
         """Return the interface's bytes, link-layer headers included, None if the kernel has none; and the counted."""
+        # Barriers keep set-up and evaluations of other ranks out of it; they are outside the epoch's time.
         self._comm.barrier()
         sent, received = _interface_bytes(self._interface) or (None, None)
         self._comm.barrier()

@@ -35,19 +35,12 @@ _ORDER = 2**32 - 1  # the batch whose stream orders an epoch
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One step of a rank.
+    """One step of a rank."""
 
-    Attributes:
-        seed: of every draw for it; of (seed, rank, epoch, batch) and nothing else.
-        targets: int64, nodes that it is made for; a sampler may have no use for them.
-        total: rows of all ranks that its loss is divided by.
-        common: seed of what all ranks draw alike; of (seed, epoch, batch) and nothing else.
-    """
-
-    seed: int
-    targets: NDArray[np.int64]
-    total: int
-    common: int
+    seed: int  # of every draw for it; of (seed, rank, epoch, batch) and nothing else
+    targets: NDArray[np.int64]  # int64, nodes that it is made for; a sampler may have no use for them
+    total: int  # rows of all ranks that its loss is divided by
+    common: int  # seed of what all ranks draw alike; of (seed, epoch, batch) and nothing else
 
 
 def common_order(worker: Worker, epoch: int, size: int) -> NDArray[np.int64]:

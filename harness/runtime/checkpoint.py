@@ -143,17 +143,11 @@ OfAllRanks = Callable[[list[int]], list[list[int]]]
 
 
 class CheckpointPlace(Spec):
-    """Where the checkpoints of a trial are.
+    """Where the checkpoints of a trial are."""
 
-    Attributes:
-        directory: that all ranks see; only checkpoints of this trial, on these data and by this build, are in it.
-        lineage: hexadecimal digits that name this start of the ranks, the same on all machines.
-        resume: whether there may be any from an earlier start.
-    """
-
-    directory: Path
-    lineage: str
-    resume: bool
+    directory: Path  # that all ranks see; only checkpoints of this trial, on these data and by this build, are in it
+    lineage: str  # hexadecimal digits that name this start of the ranks, the same on all machines
+    resume: bool  # whether there may be any from an earlier start
 
     def shown(self) -> Path:
         """Return an empty file in the directory by which other machines see whether they see it."""

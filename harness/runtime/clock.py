@@ -17,27 +17,21 @@ from harness.metrics import HOST_PHASES, PHASES, Phase
 
 @dataclass
 class EpochTime:
-    """Durations of one epoch on one rank, in seconds.
+    """Durations of one epoch on one rank, in seconds."""
 
-    Attributes:
-        wall_s: wall time.
-        phases: wall time by phase; `other` is what no phase covers. All 0 where only the whole is timed.
-        cpu_s: CPU time of this process, all its threads.
-        cpu: the same by the phase the trainer was in.
-        host: wall time of the host by the phase it was in; on a CPU that of `phases`. On a GPU the host runs ahead of
-            the device, and what it does itself, such as sampling, shows here alone.
-        busy_s: time in which exchanges were under way; with transfers in the background more, or less, than
-            the phase `comm`, in which the trainer waited for them.
-        barriers: barriers waited at; their time is the phase `wait`.
-    """
-
-    wall_s: float = 0.0
+    wall_s: float = 0.0  # wall time
+    # wall time by phase; `other` is what no phase covers. All 0 where only the whole is timed
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-    cpu_s: float = 0.0
+    cpu_s: float = 0.0  # CPU time of this process, all its threads
+    # the same by the phase the trainer was in
     cpu: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    # wall time of the host by the phase it was in; on a CPU that of `phases`. On a GPU the host runs ahead of the
+    # device, and what it does itself, such as sampling, shows here alone
     host: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    # time in which exchanges were under way; with transfers in the background more, or less, than the phase `comm`,
+    # in which the trainer waited for them
     busy_s: float = 0.0
-    barriers: int = 0
+    barriers: int = 0  # barriers waited at; their time is the phase `wait`
 
     def columns(self, *, detailed: bool) -> dict[str, Any]:
         """Return the record's columns of an epoch; None, not 0, where phases were not timed."""
@@ -117,9 +111,6 @@ class Moments:
 class Clock:
     """Charges every moment of an epoch to the innermost open phase; opening a phase stops its parent.
 
-    On a GPU the moments are CUDA events, read once at the epoch's end, so that timing adds no
-    synchronisation inside an epoch. On a CPU they are `perf_counter` readings.
-
     Args:
         device: where the work is done.
         detailed: False times whole epochs only, phases cost nothing. May be changed between epochs.
@@ -132,6 +123,8 @@ class Clock:
 
     def __init__(self, device: torch.device, *, detailed: bool = True, events: Events | None = None) -> None:
         self._kind = kind_of(device)
+        # On a GPU moments are CUDA events, read once at the epoch's end, so that timing adds no synchronisation inside
+        # an epoch. On a CPU they are `perf_counter` readings.
         self.moments = Moments(events or (self._kind.event if self._kind.has_streams else None))
         self.detailed = detailed
         self._open: list[str] = []

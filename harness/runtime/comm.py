@@ -295,11 +295,9 @@ class Communicator:
         return rows.dtype if self.message is None or purpose not in ROUNDED else self.message
 
     def _swap(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-        """Send and receive at once; gloo's own all-to-all may send all before it lets the peer send.
-
-        A send waits for the peer's word that it is ready to receive, and that word must not queue behind the
-        peer's own data: so every receive is posted before any send (docs/design/networks.md).
-        """
+        """Send and receive at once; gloo's own all-to-all may send all before it lets the peer send."""
+        # A send waits for the peer's word that it is ready to receive, and that word must not queue behind the
+        # peer's own data: so every receive is posted before any send (docs/design/networks.md).
         peers = [(self.rank + shift) % self.world for shift in range(1, self.world)]
         work = [dist.irecv(targets[peer], peer, self._group) for peer in peers if len(targets[peer])]
         work += [dist.isend(sources[peer], peer, self._group) for peer in peers if len(sources[peer])]

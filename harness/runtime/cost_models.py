@@ -27,33 +27,19 @@ IN_CHUNKS = 4.0  # times `evaluation_mib`, the device memory of a `ChunkedEvalua
 
 @dataclass(frozen=True)
 class BytesCase:
-    """What the bytes of an epoch depend on, besides the method and its options.
+    """What the bytes of an epoch depend on, besides the method and its options."""
 
-    Attributes:
-        epoch: 0-based.
-        parts: number of ranks P.
-        boundary: sum over ranks of |B_i|, the nodes of others with an edge into the rank's part.
-        nodes: of the graph that is trained on.
-        model: the replica.
-        steps: of the epoch, the same number on each rank.
-        stats: the epoch's `Step.stats`, summed over steps and ranks.
-        itemsize: bytes of a value.
-        message_itemsize: of an embedding's or gradient's, as it is sent; None: the same.
-        label_bytes: of a node's label: 8, or a value for each class.
-        weighted: edges have weights.
-    """
-
-    epoch: int
-    parts: int
-    boundary: int
-    nodes: int
-    model: Architecture
-    steps: int = 1
-    stats: Mapping[str, float] = field(default_factory=dict)
-    itemsize: int = 4
-    message_itemsize: int | None = None
-    label_bytes: int = 8
-    weighted: bool = False
+    epoch: int  # 0-based
+    parts: int  # number of ranks P
+    boundary: int  # sum over ranks of |B_i|, the nodes of others with an edge into the rank's part
+    nodes: int  # of the graph that is trained on
+    model: Architecture  # the replica
+    steps: int = 1  # of the epoch, the same number on each rank
+    stats: Mapping[str, float] = field(default_factory=dict)  # the epoch's `Step.stats`, summed over steps and ranks
+    itemsize: int = 4  # bytes of a value
+    message_itemsize: int | None = None  # of an embedding's or gradient's, as it is sent; None: the same
+    label_bytes: int = 8  # of a node's label: 8, or a value for each class
+    weighted: bool = False  # edges have weights
 
     @property
     def pairs(self) -> int:
@@ -128,18 +114,13 @@ Components = dict[str, int]
 
 @dataclass(frozen=True)
 class PartSize:
-    """A rank's part of a graph.
+    """A rank's part of a graph."""
 
-    Attributes:
-        inner, boundary: nodes.
-        edges: entries of the inner rows.
-        cut: those of them that come from boundary nodes.
-    """
-
+    # inner, boundary: nodes
     inner: int
     boundary: int
-    edges: int
-    cut: int
+    edges: int  # entries of the inner rows
+    cut: int  # those of them that come from boundary nodes
 
     def sampled(self, share: float) -> PartSize:
         """Return the part with a share of its boundary, and the same share of the cut edges."""
@@ -154,46 +135,28 @@ class PartSize:
 
 @dataclass(frozen=True)
 class MemoryCase:
-    """What the memory of a rank depends on, besides the method and its options.
+    """What the memory of a rank depends on, besides the method and its options."""
 
-    Attributes:
-        train: the rank's part of the graph that is trained on.
-        evaluated: its part of the graph that is evaluated on; None leaves evaluations out, as measured peaks do.
-        train_nodes: the rank's training nodes.
-        nodes, edges: of the whole graph that is trained on.
-        model: the replica.
-        parts: number of ranks.
-        itemsize: bytes of a value.
-        rounded: dense products keep their operands in bfloat16.
-        moments: vectors as long as the weights that the optimizer keeps (Adam 2).
-        inductive: `evaluated` is of another graph than `train`.
-        multilabel: a label is a row of classes.
-        weighted: edges have weights.
-        cuda: the tensors live on a GPU.
-        torch_engine: SpMM by torch, which keeps 4-byte pointers of its own, and values where there are none.
-        threads: of the rank; as many batches are drawn at a time.
-        evaluation_mib: of boundary rows that an evaluation receives at once.
-        most_edges: of so many rows of the graph, where it is there to be read.
-    """
-
-    train: PartSize
+    train: PartSize  # the rank's part of the graph that is trained on
+    # its part of the graph that is evaluated on; None leaves evaluations out, as measured peaks do
     evaluated: PartSize | None
-    train_nodes: int
+    train_nodes: int  # the rank's training nodes
+    # nodes, edges: of the whole graph that is trained on
     nodes: int
     edges: int
-    model: Architecture
-    parts: int = 1
-    itemsize: int = 4
-    rounded: bool = False
-    moments: int = 2
-    inductive: bool = False
-    multilabel: bool = False
-    weighted: bool = False
-    cuda: bool = False
-    torch_engine: bool = False
-    threads: int = 1
-    evaluation_mib: float = EVALUATION_MIB
-    most_edges: Callable[[int], int] | None = None
+    model: Architecture  # the replica
+    parts: int = 1  # number of ranks
+    itemsize: int = 4  # bytes of a value
+    rounded: bool = False  # dense products keep their operands in bfloat16
+    moments: int = 2  # vectors as long as the weights that the optimizer keeps (Adam 2)
+    inductive: bool = False  # `evaluated` is of another graph than `train`
+    multilabel: bool = False  # a label is a row of classes
+    weighted: bool = False  # edges have weights
+    cuda: bool = False  # the tensors live on a GPU
+    torch_engine: bool = False  # SpMM by torch, which keeps 4-byte pointers of its own, and values where there are none
+    threads: int = 1  # of the rank; as many batches are drawn at a time
+    evaluation_mib: float = EVALUATION_MIB  # of boundary rows that an evaluation receives at once
+    most_edges: Callable[[int], int] | None = None  # of so many rows of the graph, where it is there to be read
 
     def full_graph(
         self, *, kept: float = 1, precompute: bool = False, transform_first: bool = False, stored: bool = True

@@ -251,10 +251,10 @@ def trim_heap() -> None:
 def outside_heap() -> Iterator[None]:
     """Have blocks from 1 MiB on allocated outside of the heap: each goes back as a whole when it is freed.
 
-    A rank's heap keeps what an epoch frees (`harness.launch.process.DEFAULTS`), because the next one needs the same.
-    What is made before stays or is needed once: in the heap it would leave holes that little fits into. Does nothing
-    where no environment variable says what holds again afterwards.
+    Does nothing where no environment variable says what holds again afterwards.
     """
+    # A rank's heap keeps what an epoch frees (`harness.launch.process.DEFAULTS`), because the next one needs the same.
+    # What is made before stays or is needed once: in the heap it would leave holes that little fits into.
     after = os.environ.get(THRESHOLD, "")
     option = getattr(ctypes.CDLL(None), "mallopt", None) if after.isdecimal() else None
     if option is None:
@@ -340,10 +340,8 @@ class AllocatorPeak(_Peak):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave what is enclosed out of the peak; memory that it made the allocator keep is given back.
-
-        Without that, the driver's metric would hold an evaluation's memory for the rest of the training.
-        """
+        """Leave what is enclosed out of the peak; memory that it made the allocator keep is given back."""
+        # Without that, the driver's metric would hold an evaluation's memory for the rest of the training.
         self._peak = self.bytes()
         kept = self._kind.reserved(self._device)
         try:
@@ -384,11 +382,9 @@ class PeakMemory:
         return self._main.bytes()
 
     def mapped(self) -> int | None:
-        """Bytes by which resident pages of mapped files have grown, which are in `bytes`; None where they are not.
-
-        They are the page cache's, one copy a machine, and go when memory is short. They hardly ever become fewer
-        otherwise, so that they are read when the training has ended.
-        """
+        """Bytes by which resident pages of mapped files have grown, which are in `bytes`; None where they are not."""
+        # They are the page cache's, one copy a machine, and go when memory is short. They hardly ever become fewer
+        # otherwise, so that they are read when the training has ended.
         found = self.resident.mapped()
         return None if self.allocator or found is None or self._mapped is None else max(0, found - self._mapped)
 
@@ -415,24 +411,16 @@ COLUMNS = ("busy_cores", "own_cores", "steal_cores", "throttled", "thermal_throt
 
 @dataclass(frozen=True)
 class Reading:
-    """Readings of a moment; None where a counter cannot be read.
+    """Readings of a moment; None where a counter cannot be read."""
 
-    Attributes:
-        at: the moment, of `time.perf_counter`.
-        busy, stolen: s that the cores worked, for any process but not for interrupts, and that the host took from them.
-        own: CPU s of this process, and of its children that ended.
-        throttled: s in which the control group's quota stopped it.
-        thermal: times that heat has slowed the cores down.
-        mhz: mean clock of the cores now.
-    """
-
-    at: float
+    at: float  # the moment, of `time.perf_counter`
+    # busy, stolen: s that the cores worked, for any process but not for interrupts, and that the host took from them
     busy: float | None
     stolen: float | None
-    own: float
-    throttled: float | None
-    thermal: int | None
-    mhz: float | None
+    own: float  # CPU s of this process, and of its children that ended
+    throttled: float | None  # s in which the control group's quota stopped it
+    thermal: int | None  # times that heat has slowed the cores down
+    mhz: float | None  # mean clock of the cores now
 
 
 class Load:

@@ -28,25 +28,21 @@ class RowPlan:
     """Where the rows of some nodes come from.
 
     Positions are those among the nodes that were asked for, whose order the rows of the result follow.
-
-    Attributes:
-        own: int32 [nodes], rows of this rank; 0 for nodes of others.
-        first, end: own nodes are at positions in this range only.
-        counts: different nodes to ask each rank for; 0 for this one.
-        asked, asked_at: int32 and int64 [sum(counts)], their rows at their owners and their first positions,
-            grouped by owner in rank order, ascending positions within an owner.
-        cached, cached_at: int32 and int64, rows in the cache and first positions of different cached nodes.
-        again, again_at: int64, positions of nodes of other ranks that were met before, and where that was.
     """
 
-    own: NDArray[np.int32]
+    own: NDArray[np.int32]  # int32 [nodes], rows of this rank; 0 for nodes of others
+    # first, end: own nodes are at positions in this range only
     first: int
     end: int
-    counts: list[int]
+    counts: list[int]  # different nodes to ask each rank for; 0 for this one
+    # asked, asked_at: int32 and int64 [sum(counts)], their rows at their owners and their first positions, grouped by
+    # owner in rank order, ascending positions within an owner
     asked: NDArray[np.int32]
     asked_at: NDArray[np.int64]
+    # cached, cached_at: int32 and int64, rows in the cache and first positions of different cached nodes
     cached: NDArray[np.int32]
     cached_at: NDArray[np.int64]
+    # again, again_at: int64, positions of nodes of other ranks that were met before, and where that was
     again: NDArray[np.int64]
     again_at: NDArray[np.int64]
 
@@ -109,22 +105,16 @@ class RowPlan:
 
 @dataclass(frozen=True, eq=False)
 class RowPlanOnDevice:
-    """A `RowPlan` of distinct nodes, whose numbers are on a device.
+    """A `RowPlan` of distinct nodes, whose numbers are on a device."""
 
-    Attributes:
-        own: int32 [nodes], rows of this rank; 0 for nodes of others.
-        owned: how many are this rank's.
-        counts: nodes to ask each rank for; 0 for this one.
-        asked, asked_at: int32 and int64 [sum(counts)], their rows at their owners and their positions, grouped by
-            owner in rank order, ascending positions within an owner.
-        cached, cached_at: int32 and int64, rows in the cache and positions of cached nodes.
-    """
-
-    own: Tensor
-    owned: int
-    counts: list[int]
+    own: Tensor  # int32 [nodes], rows of this rank; 0 for nodes of others
+    owned: int  # how many are this rank's
+    counts: list[int]  # nodes to ask each rank for; 0 for this one
+    # asked, asked_at: int32 and int64 [sum(counts)], their rows at their owners and their positions, grouped by owner
+    # in rank order, ascending positions within an owner
     asked: Tensor
     asked_at: Tensor
+    # cached, cached_at: int32 and int64, rows in the cache and positions of cached nodes
     cached: Tensor
     cached_at: Tensor
 
@@ -175,11 +165,9 @@ class RowPlanOnDevice:
 
 
 def fresh(like: Tensor, *shape: int) -> Tensor:
-    """Return memory of the dtype and on the device of `like`, as it comes.
-
-    On a CPU it is numpy's, which asks for huge pages where that is 4 MiB or more; to clear small ones, which
-    torch gets, takes several times as long as to copy rows there.
-    """
+    """Return memory of the dtype and on the device of `like`, as it comes."""
+    # On a CPU it is numpy's, which asks for huge pages where that is 4 MiB or more; to clear small ones, which
+    # torch gets, takes several times as long as to copy rows there.
     if like.device.type != "cpu":
         return like.new_empty(shape)
     return torch.from_numpy(np.empty(shape, like[:0].numpy().dtype))

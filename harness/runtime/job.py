@@ -29,55 +29,35 @@ Backend = Literal["gloo", "nccl"]
 
 
 class RanksRendezvous(Spec):
-    """Where the ranks of several machines find each other: the run's store, and what is theirs in it.
+    """Where the ranks of several machines find each other: the run's store, and what is theirs in it."""
 
-    Attributes:
-        host, port: where the store is, as seen from this rank's machine.
-        prefix: of this trial's keys.
-        backend: what every machine's ranks can use.
-    """
-
+    # host, port: where the store is, as seen from this rank's machine
     host: str
     port: int
-    prefix: str
-    backend: Backend
+    prefix: str  # of this trial's keys
+    backend: Backend  # what every machine's ranks can use
 
 
 class Job(Spec):
-    """The file that every rank of a trial reads.
+    """The file that every rank of a trial reads."""
 
-    Attributes:
-        config: what the trial runs.
-        graph: prepared data set.
-        train_view, full_view: partition views (the same when transductive).
-        inductive: whether training sees the training subgraph only.
-        store: file through which the ranks of one machine find each other; must not exist before.
-        out: directory for what the ranks write.
-        attempt: names this run of the trial on this machine, and no other.
-        threads: CPU threads of a rank.
-        cores: cores that a rank may keep busy.
-        collective_timeout_s: how long a rank waits for its peers.
-        rendezvous: where the ranks find each other instead when they run on several machines.
-        checkpoints: where the trial's state is kept and found; None: nowhere.
-        audit: whether threads, child processes, files and sockets are watched, see `harness.runtime.audit`.
-        kernels: whether a rank writes which compiled kernels it has called, to `kernels{rank}.json`.
-    """
-
-    config: RunConfig
-    graph: Path
+    config: RunConfig  # what the trial runs
+    graph: Path  # prepared data set
+    # train_view, full_view: partition views (the same when transductive)
     train_view: Path
     full_view: Path
-    inductive: bool
-    store: Path
-    out: Path
-    attempt: str
-    threads: int = 1
-    cores: int = 1
-    collective_timeout_s: float = 300
+    inductive: bool  # whether training sees the training subgraph only
+    store: Path  # file through which the ranks of one machine find each other; must not exist before
+    out: Path  # directory for what the ranks write
+    attempt: str  # names this run of the trial on this machine, and no other
+    threads: int = 1  # CPU threads of a rank
+    cores: int = 1  # cores that a rank may keep busy
+    collective_timeout_s: float = 300  # how long a rank waits for its peers
+    # where the ranks find each other instead when they run on several machines
     rendezvous: RanksRendezvous | None = None
-    checkpoints: CheckpointPlace | None = None
-    audit: bool = False
-    kernels: bool = False
+    checkpoints: CheckpointPlace | None = None  # where the trial's state is kept and found; None: nowhere
+    audit: bool = False  # whether threads, child processes, files and sockets are watched, see `harness.runtime.audit`
+    kernels: bool = False  # whether a rank writes which compiled kernels it has called, to `kernels{rank}.json`
 
     @classmethod
     def read(cls, path: Path) -> Job:
@@ -136,11 +116,9 @@ def join_group(job: Job, rank: int, world: int) -> Store | None:
 
 @contextmanager
 def patient_threads() -> Iterator[None]:
-    """Schedule threads that are started within as `SCHED_BATCH`: of equal weight, but not at once when woken.
-
-    gloo's thread tries its sockets again and again while the thread that sends holds their lock; where it takes that
-    thread's core it does so for a whole time slice (docs/design/exchange-and-bytes.md).
-    """
+    """Schedule threads that are started within as `SCHED_BATCH`: of equal weight, but not at once when woken."""
+    # gloo's thread tries its sockets again and again while the thread that sends holds their lock; where it takes that
+    # thread's core it does so for a whole time slice (docs/design/exchange-and-bytes.md).
     changed = False
     with suppress(AttributeError, OSError):  # Linux only; what the user's own policy forbids
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
@@ -159,16 +137,11 @@ _BEACON = struct.Struct("=qqqq")
 
 @dataclass(frozen=True)
 class Position:
-    """How far a rank is.
+    """How far a rank is."""
 
-    Attributes:
-        moves: grows with everything that it does.
-        epoch: number of the epoch that it trains, from 0; -1 before the first.
-        entered, left: number of collectives that it has begun, in any thread, and that have ended for it.
-    """
-
-    moves: int = 0
-    epoch: int = -1
+    moves: int = 0  # grows with everything that it does
+    epoch: int = -1  # number of the epoch that it trains, from 0; -1 before the first
+    # entered, left: number of collectives that it has begun, in any thread, and that have ended for it
     entered: int = 0
     left: int = 0
 

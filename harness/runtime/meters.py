@@ -30,27 +30,16 @@ from harness.runtime.run_config import IN_PHASES, Timing
 
 @dataclass(frozen=True)
 class MeterSample:
-    """One look at a rank; None where a metric cannot be had, or was not looked at.
+    """One look at a rank; None where a metric cannot be had, or was not looked at."""
 
-    Attributes:
-        resident: bytes of the resident set.
-        gpu_memory: bytes that this process holds on its GPU.
-        utilisation: share 0..1 of time with a kernel running.
-        power: watts of the GPU.
-        device_memory: bytes in use on the GPU, by any process.
-        clock: MHz of the GPU's multiprocessors.
-        slowed: why the driver holds that down, () if it does not.
-        proportional: bytes of the proportional set.
-    """
-
-    resident: int | None = None
-    gpu_memory: int | None = None
-    utilisation: float | None = None
-    power: float | None = None
-    device_memory: int | None = None
-    clock: float | None = None
-    slowed: tuple[str, ...] | None = None
-    proportional: int | None = None
+    resident: int | None = None  # bytes of the resident set
+    gpu_memory: int | None = None  # bytes that this process holds on its GPU
+    utilisation: float | None = None  # share 0..1 of time with a kernel running
+    power: float | None = None  # watts of the GPU
+    device_memory: int | None = None  # bytes in use on the GPU, by any process
+    clock: float | None = None  # MHz of the GPU's multiprocessors
+    slowed: tuple[str, ...] | None = None  # why the driver holds that down, () if it does not
+    proportional: int | None = None  # bytes of the proportional set
 
 
 @dataclass

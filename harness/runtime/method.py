@@ -105,10 +105,6 @@ class Method(Registered, ABC, Generic[OptionsT]):
         """Whether features wait in the host's memory, so that nothing may have all of a rank's on its device."""
         return False
 
-    def foreseen_here(self) -> list[str]:
-        """Return `foreseen` of this rank, from its real sizes."""
-        return self.foreseen(self.options, case_of(self.worker))
-
     def setup_metrics(self) -> dict[str, float | None]:
         """Return metrics of the method's set-up by name, for the record; None where this trial has none."""
         return {}

@@ -155,10 +155,10 @@ class OwnedTopology(Topology):
     def _draw(self, nodes: Ints, fanout: int, seed: int) -> Topology:
         """Return a row for each of some own nodes, with what is drawn of theirs."""
         pointers, entries = draw_uniform(self.indptr, nodes, nodes, fanout, seed)
-        weights = (
-            None if self.weights is None else take_entries(self.weights, entries, np.empty(entries.size, np.float32))
-        )
-        return Topology(pointers, take_entries(self.indices, entries, np.empty(entries.size, np.int32)), weights)
+        indices = take_entries(self.indices, entries, np.empty(entries.size, np.int32))
+        if self.weights is None:
+            return Topology(pointers, indices)
+        return Topology(pointers, indices, take_entries(self.weights, entries, np.empty(entries.size, np.float32)))
 
 
 def _move(comm: Communicator, array: NDArray[Any], send: list[int], receive: list[int]) -> NDArray[Any]:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from harness.runtime.launcher import exit_with_launcher
+from harness.runtime import exit_with_launcher
 
 if __name__ == "__main__":
     exit_with_launcher()  # before torch is imported, which takes seconds

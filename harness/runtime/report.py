@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from harness.deferred import dist, torch
 from harness.errors import UserError
 from harness.runtime.audit import describe
+from harness.runtime.method import Method, case_of
 
 if TYPE_CHECKING:
-    from harness.runtime.method import Method
     from harness.runtime.worker import Worker
 
 MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
@@ -85,7 +85,7 @@ class RankReport:
             "memory_model": method.memory_components(),
             "setup": dict(metrics),
         }
-        self._foreseen = method.foreseen_here()
+        self._foreseen = method.foreseen(method.options, case_of(worker))
         self.progress(event="setup", setup_s=setup_s)
 
     def let_go(self) -> None:

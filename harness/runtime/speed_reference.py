@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from threading import Barrier
 
-from harness.runtime.launcher import exit_with_launcher
+from harness.runtime import exit_with_launcher
 
 if __name__ == "__main__":
     exit_with_launcher()  # before torch is imported, which takes seconds

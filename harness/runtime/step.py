@@ -69,17 +69,11 @@ class _SyncExchange(Function):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a rank asked of its peers' inner rows, and what they asked of its own.
+    """What a rank asked of its peers' inner rows, and what they asked of its own."""
 
-    Attributes:
-        recv_counts: rows asked of each rank.
-        send_counts: rows that each rank asks for.
-        entries: int64 [sum(send_counts)], those rows as positions in `Partition.send_index`, by asker.
-    """
-
-    recv_counts: list[int]
-    send_counts: list[int]
-    entries: Tensor
+    recv_counts: list[int]  # rows asked of each rank
+    send_counts: list[int]  # rows that each rank asks for
+    entries: Tensor  # int64 [sum(send_counts)], those rows as positions in `Partition.send_index`, by asker
 
 
 def ask(comm: Communicator, partition: Partition, kept: Tensor) -> Wanted:
@@ -109,19 +103,12 @@ def announce(comm: Communicator, partition: Partition, kept: Places) -> Halo:
 
 @dataclass(frozen=True)
 class Loss:
-    """Which destination rows the loss reads.
+    """Which destination rows the loss reads."""
 
-    Attributes:
-        rows: int64, rows of the model's output.
-        labels: their labels, int64 [len(rows)] or float [len(rows), C].
-        total: rows of all ranks in this step: the loss is the sum over the rows divided by it.
-        weights: None, or [len(rows)]: factors of the rows' losses.
-    """
-
-    rows: Tensor
-    labels: Tensor
-    total: int
-    weights: Tensor | None = None
+    rows: Tensor  # int64, rows of the model's output
+    labels: Tensor  # their labels, int64 [len(rows)] or float [len(rows), C]
+    total: int  # rows of all ranks in this step: the loss is the sum over the rows divided by it
+    weights: Tensor | None = None  # None, or [len(rows)]: factors of the rows' losses
 
 
 @dataclass(frozen=True)

@@ -31,14 +31,12 @@ if TYPE_CHECKING:
 
 
 class FlatParameters:
-    """Makes a model's weights and gradients views of two vectors, so that one all-reduce sums all gradients.
-
-    One more element behind the gradients carries the loss, so that every rank knows the loss of all.
-    """
+    """Makes a model's weights and gradients views of two vectors, so that one all-reduce sums all gradients."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         parameters = list(model.parameters())
         self.values = torch.nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
+        # One more element behind the gradients carries the loss, so that every rank knows the loss of all.
         self._buffer = self.values.new_zeros(self.values.numel() + 1).detach()
         self.values.grad = self._buffer[:-1]
         torch.nn.utils.vector_to_parameters(self.values.data, parameters)

@@ -179,7 +179,7 @@ class LayerOnDevice:
         )  # fmt: skip
 
 
-DrawnLayer: TypeAlias = "LayerSample | LayerOnDevice"
+DrawnLayer: TypeAlias = LayerSample | LayerOnDevice
 
 
 def number_nodes(targets: Tensor, columns: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:

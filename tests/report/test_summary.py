@@ -45,7 +45,7 @@ def test_what_cannot_be_told_is_said(write: Write) -> None:
     found = wins(write((FULL, *BNS)))
     for what in ("Fastest epoch", "Best validation accuracy", "Least memory"):
         assert "Not significantly different from" in found[what].text
-    assert found["Fastest epoch"].text.endswith(" and 1 other: needs 4 more seeds of each side in turns to see 10 %.")
+    assert found["Fastest epoch"].text.endswith(" and 1 other: 4 more interleaved seeds would detect a gap of 10 %.")
     assert "bytes" in found["Fewest bytes exchanged"].what
     assert "Not significantly" not in found["Fewest bytes exchanged"].text
 
@@ -65,7 +65,7 @@ def test_a_winner_must_beat_all_of_them(write: Write) -> None:
 
     clear = 1.0, 1.5, 1.2
     assert "Not significantly" not in fastest(*clear)
-    assert fastest(1.0, 1.5, 1.0001).endswith("Not significantly different from full: less than 10 %.")
+    assert fastest(1.0, 1.5, 1.0001).endswith("Not significantly different from full: the gap is less than 10 %.")
     ends = [
         re.findall(r"interval ([\d.]+) to ([\d.]+)", fastest(*clear, shown=shown))[-1] for shown in (keys, keys[::2])
     ]
