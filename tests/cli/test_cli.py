@@ -330,9 +330,7 @@ def test_what_no_machine_could_hold_is_refused(
 def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = harness(capsys, "plan", "tiny.yaml", "--set", "datasets=[reddit]", "--set", "seeds=[0]")
     assert code == 0
-    row = re.compile(
-        r"^\w{12}  skip   reddit sage-2x4 full P=1 chunk seed=0  [\d.]+ GiB +reddit is not here$", re.M
-    )
+    row = re.compile(r"^\w{12}  skip   reddit sage-2x4 full P=1 chunk seed=0  [\d.]+ GiB +reddit is not here$", re.M)
     assert row.search(out)
     assert out.endswith("\n2 trials: 0 done, 0 to run, 2 skipped\nget the missing data: harness data get reddit\n")
 
