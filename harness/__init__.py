@@ -4,8 +4,6 @@ A plugin needs the names of this module, and those of `harness.plugin` for more.
 commands which train nothing stay fast. `__init__.pyi` says where they are.
 """
 
-from typing import Any
-
 import lazy_loader
 
 from harness.caches import keep_kernels_where_one_can_write
@@ -13,8 +11,4 @@ from harness.deferred import moved
 
 keep_kernels_where_one_can_write()
 _find, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-_find_moved = moved(__name__)
-
-
-def __getattr__(name: str) -> Any:
-    return (_find if name in __all__ else _find_moved)(name)
+__getattr__ = moved(__name__, _find, __all__)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cached_property, partial, update_wrapper
 from importlib import import_module
 from types import ModuleType
@@ -102,10 +102,15 @@ def _numba_type(value: Any) -> Any:
     return context.resolve_value_type(value)
 
 
-def moved(package: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package whose public names are in `harness.plugin` now; it warns for a release."""
+def moved(package: str, own: Callable[[str], Any] | None = None, names: Collection[str] = ()) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package some of whose public names are in `harness.plugin` now: it warns of them.
+
+    `own`: finds the `names` that are still the package's.
+    """
 
     def find(name: str) -> Any:
+        if own is not None and name in names:
+            return own(name)
         plugin = None if name.startswith("__") else import_module("harness.plugin")
         if plugin is None or name not in plugin.__all__:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")

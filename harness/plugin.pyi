@@ -37,6 +37,8 @@ from .graph.kernels import uniform_on_device as uniform_on_device
 from .graph.partition import Halo as Halo
 from .graph.partition import Partition as Partition
 from .graph.partition import View as View
+from .metrics import STAT as STAT
+from .metrics import Purpose as Purpose
 from .models.gnn import GNN as GNN
 from .models.layer import BlockSize as BlockSize
 from .models.layer import LayerCase as LayerCase
@@ -61,8 +63,11 @@ from .runtime.cost_models import PartSize as PartSize
 from .runtime.features import FeatureStore as FeatureStore
 from .runtime.features import HostStore as HostStore
 from .runtime.features import Plan as Plan
+from .runtime.features import RowPlan as RowPlan
 from .runtime.features import RowStore as RowStore
 from .runtime.features import choose as choose
+from .runtime.features import fresh as fresh
+from .runtime.features import take as take
 from .runtime.minibatch import Drawn as Drawn
 from .runtime.minibatch import Loaded as Loaded
 from .runtime.pipelined import BoundaryInputs as BoundaryInputs
@@ -71,9 +76,6 @@ from .runtime.pipelined import PipelinedOptions as PipelinedOptions
 from .runtime.pipelined import TrainGraph as TrainGraph
 from .runtime.pipelined import stale_memory as stale_memory
 from .runtime.report import TrialError as TrialError
-from .runtime.row_plan import RowPlan as RowPlan
-from .runtime.row_plan import fresh as fresh
-from .runtime.row_plan import take as take
 from .runtime.run_config import CachePolicy as CachePolicy
 from .runtime.run_config import MiniBatchOptions as MiniBatchOptions
 from .runtime.run_config import NeighbourOptions as NeighbourOptions

@@ -186,11 +186,10 @@ class Registry(Generic[T]):
         return found
 
     def _points(self) -> dict[str, _Point]:
-        """Return the entry points by name; another package's does not take the place of the tool's own."""
+        # The tool's own come last here, so that another package's does not take their place.
         return {point.name: point for point in reversed(self._entry_points())}
 
     def _entry_points(self) -> tuple[_Point, ...]:
-        """Return all entry points, the tool's own first."""
         return _installed(self.base.group, tuple(sys.path))
 
     def _import(self, path: str, name: str) -> T:
@@ -238,8 +237,6 @@ class Catalogue:
 
 
 class _Point(NamedTuple):
-    """An entry point, and the package that has it."""
-
     name: str
     value: str
     package: str
@@ -344,7 +341,7 @@ def _check_name(value: Any, source: PluginSource) -> None:
 
 
 class _Uncached(SourceFileLoader):
-    """Compiles the file as it is: bytecode kept on disk may be of an edit in the same second before."""
+    # Bytecode kept on disk may be of an edit in the same second before: the file is compiled as it is.
 
     def get_code(self, fullname: str) -> CodeType:
         """Return the code of the file."""
@@ -414,6 +411,5 @@ def module_name(file: Path, sha256: str) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """Return the error's kind and text in one line."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return ": ".join(filter(None, [type(error).__name__, " ".join(text.split())]))

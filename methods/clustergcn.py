@@ -99,6 +99,7 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
 
     name = "clustergcn"
     colour = "#920000"
+    samples_targets = False  # a subgraph holds whole clusters, whatever the targets
     Options = ClusterOptions
     space: ClassVar[dict[str, Any]] = {"clusters": [50, 100, 200], "per_batch": [2, 5, 10]}
     exact: ClassVar[dict[str, Any]] = {"clusters": 1, "per_batch": 1}
@@ -131,7 +132,7 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
 
     def _clusters_of_graph(self, worker: Worker, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return all nodes, ascending, and the cluster of each."""
-        with worker.meters.paused():  # of a preparation that later trials find, as of partitions, no peak is told
+        with worker.meters.paused():  # later trials find the clusters: as of partitions, no peak is measured
             found = clusters(worker.view.topology, count, 0, keep=worker.partition.view)
         cluster = found.astype(np.int64)
         votes = np.bincount(cluster * worker.world + worker.view.owner, minlength=count * worker.world)
@@ -199,11 +200,6 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
         own = [order[self._owner[order] == rank] for rank in range(worker.world)]
         steps = max(math.ceil(mine.size / size) for mine in own)
         return [[mine[step * size : (step + 1) * size] for step in range(steps)] for mine in own]
-
-    @property
-    def samples_targets(self) -> bool:
-        """A subgraph holds whole clusters, whoever is asked for."""
-        return False
 
     @classmethod
     def bytes_per_epoch(cls, options: ClusterOptions, case: BytesCase) -> Bytes | None:

@@ -40,7 +40,7 @@ class LADIES(MiniBatchMethod[LADIESOptions]):
     independent draws with p_j = min(1, c q_j), s expected, edges count A_ij / p_j: unbiased.
     `estimator: ladies`: s draws without replacement, A_ij / (s pi_j), each row scaled to the sum of all its
     weights, as the public code does: biased. `layers: paper`: the next layer's destinations are what was drawn,
-    nothing more; a self loop, or the own row that a model reads beside its neighbours', is drawn like an edge (A is
+    nothing more; a self loop, or the own row that a model reads besides its neighbours', is drawn like an edge (A is
     then all that a layer multiplies, [I, A] in GraphSAGE) and may be missing. `public`: the batch's targets are
     sources of every layer besides, as in the public code. `nested`: all destinations are, and own rows and self loops
     exact; reads the most. Exact with all neighbours and all training nodes in one batch.

@@ -80,15 +80,11 @@ class Skew:
         total = q_local + q_remote
         if self.kind == "formula" or q_local <= NEGLIGIBLE * total:
             return formula
-        most = self.distortion * spare + size
-        return max(formula, _largest_root(n_local, n_remote, q_local / total, q_remote / total, most))
-
-
-def _largest_root(n_local: int, n_remote: int, q_local: float, q_remote: float, most: float) -> float:
-    """The larger alpha of (alpha Q_L + Q_R)(n_L / alpha + n_R) = M, with Q_L + Q_R = 1; one is below 1."""
-    a, c = q_local * n_remote, q_remote * n_local
-    b = q_local * n_local + q_remote * n_remote - most
-    return (math.sqrt(max(0.0, b * b - 4 * a * c)) - b) / (2 * a)
+        # The larger alpha of (alpha Q_L + Q_R)(n_L / alpha + n_R) = M, with Q_L + Q_R = 1; the other one is below 1.
+        q_local, q_remote = q_local / total, q_remote / total
+        a, c = q_local * n_remote, q_remote * n_local
+        b = q_local * n_local + q_remote * n_remote - (self.distortion * spare + size)
+        return max(formula, (math.sqrt(max(0.0, b * b - 4 * a * c)) - b) / (2 * a))
 
 
 class SkewedOptions(NeighbourOptions):

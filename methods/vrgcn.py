@@ -95,7 +95,7 @@ def with_history(topology: Topology, drawn: LayerSample, tables: Tables, *, line
 def _with_history(  # type: ignore[no-untyped-def]
     indptr, indices, weights, drawn_ptr, drawn, sources, linear, fresh, historical
 ):
-    """Return pointers, columns, values, nodes; `fresh` tells the columns drawn for a destination, or else all."""
+    """Return pointers, columns, values, nodes; `fresh` gives the columns drawn for a destination, or else all."""
     destinations = sources[: drawn_ptr.size - 1]
     most = drawn.size + (indptr[destinations + 1] - indptr[destinations]).sum()
     pointers, columns, values = np.zeros(drawn_ptr.size, np.int64), np.empty(most, np.int32), np.empty(most)
@@ -263,15 +263,14 @@ class HistorySamplerOnDevice:
                 edges, history, written = edges + drawn, history + read, written + wrote
             last = layers[-1]
             nodes = last.sources[: last.fresh] if isinstance(last, HistoryOnDevice) else last.sources
-        layers.append(draw_on_device(graph, nodes, -1, 0) if self._attends else self._known(nodes))
+        if self._attends:
+            layers.append(draw_on_device(graph, nodes, -1, 0))
+        else:  # the aggregation is known: no edge has to be read
+            starts = nodes.new_zeros(nodes.numel() + 1)
+            layers.append(LayerOnDevice(nodes, starts, graph.indices[:0], graph.degree(nodes), None))
         edges += layers[-1].edges
         counts = {"drawn_edges": edges, "history_nodes": history, "written_nodes": written}
         return Sample(layers[::-1], targets.size, stats={name: float(count) for name, count in counts.items()})
-
-    def _known(self, nodes: Tensor) -> LayerOnDevice:
-        """Return a layer of which nothing has to be read."""
-        starts = nodes.new_zeros(nodes.numel() + 1)
-        return LayerOnDevice(nodes, starts, self._graph.indices[:0], self._graph.degree(nodes), None)
 
 
 class Recalled:
@@ -324,6 +323,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
     name = "vrgcn"
     colour = "#490092"
     on_device = True
+    samples_targets = False  # the paper's inference is exact
     Options = VRGCNOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "fanouts": [1, 2, 4]}
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
@@ -376,11 +376,6 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         yield step
         for i, sample in samples.items():
             self.histories[i].put(sample.sources[: sample.fresh], recalled.fresh[i])
-
-    @property
-    def samples_targets(self) -> bool:
-        """See `MiniBatchMethod`; the paper's inference is exact."""
-        return False
 
     def make_store(self, view: View) -> FeatureStore:
         """Return the store of the rows that the first layer reads: own features and aggregated ones."""

@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _pass_first_signals() -> None:
-    """Let a first Ctrl-C or SIGTERM pass while the interpreter ends, where it gave a traceback; a second ends it."""
+    # A first Ctrl-C or SIGTERM passes while the interpreter ends, where it gave a traceback; a second ends it.
     for each in _ENDING:
         if callable(signal.getsignal(each)):
             signal.signal(each, lambda number, _: signal.signal(number, signal.SIG_DFL))

@@ -76,7 +76,6 @@ def compare(
 
 
 def _limit(text: str | None) -> float | None:
-    """Read "5%" or "5" as 0.05."""
     if text is None:
         return None
     if not (match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%?\s*", text)):

@@ -23,6 +23,7 @@ IMPORTS = {
     "ogb": "ogbn-* data sets cannot be downloaded",
     "pyarrow": "no epochs can be recorded",
     "matplotlib": "no reports",
+    "seaborn": "no figures of a report as files",
 }
 REQUIRED = ("torch", "numba", "pyarrow", "gloo", "cache directory")
 

@@ -129,7 +129,6 @@ def _machines(executor: str, slurm: SlurmSettings, nodes: int) -> Capacity:
 
 
 def _cells(planned: PlannedTrial) -> tuple[str | None, ...]:
-    """Return the row of a trial in the table of the plan."""
     from harness.launch.planner import total
 
     state = f"done ({planned.done_status})" if planned.state == "done" else planned.state

@@ -74,10 +74,10 @@ def report(
 
         given = [suite_of(suite, places, use_data_dir(data_dir), plugin or [], trusted=trust_plugins)]
     views = find_plugins(plugin or [])
-    beside = cores() - 1
+    workers = cores() - 1
     if watch:
-        _until_all_ended(places, lambda: write_report(places, out, asked, given, views, RENEWED_S, beside, stored))
-    typer.echo(str(write_report(places, out, asked, given, views, beside=beside, baselines=stored)))
+        _until_all_ended(places, lambda: write_report(places, out, asked, given, views, RENEWED_S, workers, stored))
+    typer.echo(str(write_report(places, out, asked, given, views, workers=workers, baselines=stored)))
     drawn = "" if set(asked) & set(DRAWN) else "; figures as files: --format svg or pdf-figures"
     typer.echo(f"written: {', '.join(asked)}{drawn}", err=True)
     _tell_edited([*places, *stored])
@@ -254,7 +254,6 @@ RUNNING = ("running", "where", "for", "how far")
 
 
 def _cells(info: RunnerInfo) -> tuple[str, str, str, str]:
-    """Return what a table of running trials shows of one; see `RUNNING`."""
     return info.label or "", info.where, seconds_text(info.elapsed_s or 0), info.doing
 
 

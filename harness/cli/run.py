@@ -119,7 +119,7 @@ def run(
         from harness.report import write_report
 
         views = loaded.catalogue().sources
-        written = write_report(store.directory, plugins=views, beside=cores() - 1)
+        written = write_report(store.directory, plugins=views, workers=cores() - 1)
         typer.echo(f"report:  {written}")
     else:
         typer.echo(f"report:  harness report {store.directory}")
@@ -187,7 +187,6 @@ def _arguments(asked: SuiteOptions) -> list[str]:
 
 
 def _submit(executor: str, wanted: Submission, slurm: SlurmSettings, device: str | None) -> int:
-    """Have the executor run what is wanted; return the exit code."""
     from harness.cli.progress import Lines
     from harness.cli.results import live
     from harness.launch.executors.submission import Quietly, check_devices
@@ -207,7 +206,6 @@ def _submit(executor: str, wanted: Submission, slurm: SlurmSettings, device: str
 
 
 def _jobs_here(wanted: Submission) -> int:
-    """Return how many trials run side by side here."""
     from harness.launch.executors.local import jobs_here
     from harness.launch.runner import request_of
     from harness.launch.slots import needs_quiet
@@ -221,7 +219,6 @@ def _jobs_here(wanted: Submission) -> int:
 
 
 def _run_side_by_side(wanted: Submission, count: int) -> int:
-    """Run the suite with several runners on this machine; return the exit code."""
     from harness.cli.progress import Lines
     from harness.cli.results import live
     from harness.launch.executors.local import run as run_here

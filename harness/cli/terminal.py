@@ -25,7 +25,7 @@ def is_terminal() -> bool:
 
 
 class _Outliving(io.TextIOWrapper):
-    """Text for a reader who may go away: from then on it is written to nowhere."""
+    # A reader may go away: from then on text is written to nowhere.
 
     def write(self, text: str, /) -> int:
         """Write text and return its length."""

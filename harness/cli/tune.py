@@ -81,7 +81,6 @@ def tune(
 
 
 def _cost(searched: Searched, subjects: int) -> Iterator[str]:
-    """Yield what the search and the training after it will take."""
     from harness.results.stats import trials
 
     spec, seeds = searched.spec, len(searched.suite.seeds)
@@ -96,7 +95,6 @@ def _cost(searched: Searched, subjects: int) -> Iterator[str]:
 
 
 def _show(found: Sequence[Found]) -> None:
-    """Print what was chosen, and what the search cost."""
     typer.echo("")
     rows = []
     for each in found:

@@ -183,7 +183,7 @@ def find_prepared(spec: DatasetSpec, *, data_dir: Path | None = None, cache: Pat
 
 
 def _damage(target: Path) -> str | None:
-    """Return what is wrong with a prepared graph; one older than checksums is looked through, and gets them."""
+    # A graph older than checksums is looked through once, and gets them.
     if (target / SUMS).exists():
         return damage(target)
     try:

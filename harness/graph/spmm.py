@@ -135,28 +135,24 @@ class _Sum:
         return self.builder.bitcast(self._move(place, offset), self.vector.as_pointer())
 
     def _add(self, entry: Any, place: Any, offsets: list[Any], sums: list[Any]) -> None:
-        builder, weight = self.builder, None
+        builder, weight, multiply_add = self.builder, None, None
         if self.weights is not None:
-            weight = self._spread(builder.load(builder.gep(self.weights.data, [entry])))
+            one = builder.load(builder.gep(self.weights.data, [entry]))
+            nothing = ir.Constant(self.vector, ir.Undefined)
+            order = ir.Constant(ir.VectorType(ir.IntType(32), self.vector.count), None)
+            first = builder.insert_element(nothing, one, ir.IntType(32)(0))
+            weight = builder.shuffle_vector(first, nothing, order)  # a vector of equal elements
+            kind = ir.FunctionType(self.vector, [self.vector] * 3)
+            name = f"llvm.fmuladd.v{self.vector.count}f{8 * self.itemsize}"
+            multiply_add = cgutils.get_or_insert_function(builder.module, kind, name)
         for offset, total in zip(offsets, sums, strict=True):
             value = builder.load(self._vector_at(place, offset), align=self.itemsize)
             before = builder.load(total)
-            after = builder.fadd(before, value) if weight is None else self._multiply_add(weight, value, before)
+            if weight is None:
+                after = builder.fadd(before, value)
+            else:
+                after = builder.call(multiply_add, [weight, value, before])
             builder.store(after, total)
-
-    def _multiply_add(self, weight: Any, value: Any, before: Any) -> Any:
-        kind = ir.FunctionType(self.vector, [self.vector] * 3)
-        name = f"llvm.fmuladd.v{self.vector.count}f{8 * self.itemsize}"
-        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
-        return self.builder.call(function, [weight, value, before])
-
-    def _spread(self, value: Any) -> Any:
-        """Return a vector of equal elements."""
-        builder, order = self.builder, ir.VectorType(ir.IntType(32), self.vector.count)
-        nothing = ir.Constant(self.vector, ir.Undefined)
-        return builder.shuffle_vector(
-            builder.insert_element(nothing, value, ir.IntType(32)(0)), nothing, ir.Constant(order, None)
-        )
 
 
 def _sum_row_of(_typing, x, out, indices, weights, start, stop, row, first, last, lanes, count):  # type: ignore[no-untyped-def]

@@ -83,7 +83,7 @@ class Architecture:
 
     @property
     def reads_own(self) -> bool:
-        """Whether a layer reads a node's own row beside what it aggregates."""
+        """Whether a layer reads a node's own row besides what it aggregates."""
         return self._layers[0].reads_own or self.spec.residual
 
     @property

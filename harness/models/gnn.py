@@ -133,12 +133,9 @@ class GNN(Architecture, nn.Module):
         out = layer.run(blocks, x, fetch, transform_first=early, aggregated=aggregated)
         return self._between(index, x, out, blocks)
 
-    @property
-    def _rate(self) -> float:
-        return self.spec.dropout if self.training else 0.0
-
     def _drop(self, rows: Rows) -> Tensor:
-        return dropout(rows if isinstance(rows, Tensor) else rows(), self._rate)
+        rate = self.spec.dropout if self.training else 0.0
+        return dropout(rows if isinstance(rows, Tensor) else rows(), rate)
 
     def _between(self, index: int, before: Tensor, out: Tensor, blocks: Sequence[Block] = ()) -> Tensor:
         """Return the next layer's input, or the logits if the layer `index`, which ran on the blocks, is the last."""
@@ -146,7 +143,7 @@ class GNN(Architecture, nn.Module):
             return out
         if self.spec.residual and before.shape[1] == out.shape[1]:
             out = out + own_rows(blocks, before)
-        return relu_dropout(self.norms[index](out), self._rate)
+        return relu_dropout(self.norms[index](out), self.spec.dropout if self.training else 0.0)
 
 
 class LayerNorm(nn.LayerNorm):

@@ -111,7 +111,7 @@ class LayerCase:
 
 @dataclass(frozen=True)
 class LayerValues:
-    """Values (not bytes) of a layer: what autograd keeps, and what is there beside during its passes."""
+    """Values (not bytes) of a layer: what autograd keeps, and what else is there during its passes."""
 
     kept: int
     forward: int

@@ -138,8 +138,8 @@ KEPT = 2
 DAMAGED = ".damaged"
 _NAME = re.compile(r"rank(\d+)-(\d+)-([0-9a-f]+)\.[0-9a-f]+" + re.escape(SUFFIX))
 
+# Returns the numbers of every rank; every rank must call, with equally many.
 OfAllRanks = Callable[[list[int]], list[list[int]]]
-"""Returns the numbers of every rank; every rank must call, with equally many."""
 
 
 class CheckpointPlace(Spec):

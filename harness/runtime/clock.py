@@ -17,7 +17,7 @@ from harness.metrics import HOST_PHASES, PHASES, Phase
 
 @dataclass
 class EpochTime:
-    """What one epoch took on one rank, in seconds.
+    """Durations of one epoch on one rank, in seconds.
 
     Attributes:
         wall_s: wall time.
@@ -86,8 +86,8 @@ class Spans:
         self._since = now
 
 
+# Makes events of a device: with `record()`, and `elapsed_time(later)` in ms once both have happened.
 Events = Callable[[], Any]
-"""Makes events of a device: with `record()`, and `elapsed_time(later)` in ms once both have happened."""
 
 
 class Moments:
@@ -137,7 +137,7 @@ class Clock:
         self._open: list[str] = []
         # Phase, and moment, host's time and CPU time from which on it is charged.
         self._marks: list[tuple[str, Any, float, float]] = []
-        self._stands: list[tuple[Any, Any]] = []
+        self._waits: list[tuple[Any, Any]] = []
         self._background_s, self._lock = 0.0, threading.Lock()
         self._barriers, self.aligned = 0, False
         self.background: dict[str, list[float]] = {}
@@ -158,8 +158,8 @@ class Clock:
         self._barriers, self.aligned = 0, aligned
         with self._lock:
             self._background_s = 0.0
-        self._stands = []
-        self._synchronize()
+        self._waits = []
+        self._kind.synchronize()
         start, cpu = time.perf_counter(), time.process_time()
         if self.detailed:
             self._open, self._marks = ["other"], []
@@ -170,7 +170,7 @@ class Clock:
             if self.detailed:
                 self._mark("other")
             self._open, self.aligned = [], False
-            self._synchronize()
+            self._kind.synchronize()
             record.wall_s = time.perf_counter() - start
             record.cpu_s = time.process_time() - cpu
             self._charge(record)
@@ -220,7 +220,7 @@ class Clock:
         try:
             yield
         finally:
-            self._stands.append((start, self.moments.now()))
+            self._waits.append((start, self.moments.now()))
 
     def _mark(self, phase: str) -> None:
         now = self.moments.now()
@@ -235,11 +235,8 @@ class Clock:
         if self._marks and self.moments.of_host:  # the same readings, so that the phases add up to the whole
             (_, _, start, cpu), (_, _, end, cpu_end) = self._marks[0], self._marks[-1]
             record.wall_s, record.cpu_s = end - start, cpu_end - cpu
-        stood = sum(self.moments.between(*stand) for stand in self._stands)
-        self._marks, self._stands = [], []
+        waited = sum(self.moments.between(*wait) for wait in self._waits)
+        self._marks, self._waits = [], []
         record.barriers = self._barriers
         with self._lock:
-            record.busy_s = max(0.0, record.phases["comm"] - stood) + self._background_s
-
-    def _synchronize(self) -> None:
-        self._kind.synchronize()
+            record.busy_s = max(0.0, record.phases["comm"] - waited) + self._background_s

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Direction = Literal["forward", "backward", "none"]
 Scope = Literal["setup", "compile", "epoch", "eval"]
 
+# Purposes whose rows a lower precision of messages rounds: input features are sent as they were read.
 ROUNDED: tuple[Purpose, ...] = ("embedding", "gradient")
-"""Purposes whose rows a lower precision of messages rounds: input features are sent as they were read."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from harness.runtime.run_config import EVALUATION_MIB, MiniBatchOptions, NodeBat
 from harness.sampling.layerwise import Layers
 from harness.sampling.sample import per_layer
 
+# Bytes sent in an epoch by all ranks together, by purpose; a purpose that is not named has none.
 Bytes = dict[str, int]
-"""Bytes sent in an epoch by all ranks together, by purpose; a purpose that is not named has none."""
 
 IN_CHUNKS = 4.0  # times `evaluation_mib`, the device memory of a `ChunkedEvaluation`: 3.0 was the most measured
 
@@ -122,8 +122,8 @@ class BytesCase:
         return {"feature": fetched * row, "control": 4 * fetched + peers + asked + drawn}
 
 
+# Bytes by component; the sum is the rank's. One component may be negative: "layers, beside Eq. 3".
 Components = dict[str, int]
-"""Bytes by component; the sum is the rank's. One component may be negative: "layers, beside Eq. 3"."""
 
 
 @dataclass(frozen=True)

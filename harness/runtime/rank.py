@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,8 +25,9 @@ import torch
 from harness.graph.kernels import loaded
 from harness.runtime.audit import CpuAccount
 from harness.runtime.job import STACKS, Job, join_group
+from harness.runtime.method import METHODS
 from harness.runtime.report import RankReport
-from harness.runtime.trainer import import_first, set_up
+from harness.runtime.trainer import set_up
 from harness.runtime.worker import Worker
 
 
@@ -40,7 +42,9 @@ def main(arguments: list[str]) -> int:
         torch.set_num_threads(job.threads)
         store = join_group(job, rank, world)
         account = CpuAccount(job.cores, report.flag, audited=job.audit)  # before a plugin's module runs
-        imported_s = import_first(job.config)
+        start = time.perf_counter()
+        METHODS.load(job.config.method.name, job.config.plugin)  # a rank that was forked has harness's own already
+        imported_s = time.perf_counter() - start
         trainer = set_up(Worker(job, rank, world, report.stage), report, account, imported_s)
         trainer.resume()
         trainer.run()

@@ -11,17 +11,17 @@ from harness.models.layer import ModelSpec, Products
 from harness.spec import PluginSource, Presets, Spec, of_presets, with_options
 
 Timing = Literal["plain", "breakdown", "wall", "off"]
+# Timings whose epochs are measured phase by phase, with meters; others are only timed as a whole, or not at all.
 IN_PHASES: frozenset[Timing] = frozenset(("plain", "breakdown"))
-"""Timings whose epochs are measured phase by phase, with meters; others are only timed as a whole, or not at all."""
 
 TrafficMode = Literal["count", "verify"]
 
 
+# Default of `train.evaluation_mib`.
 EVALUATION_MIB = 64.0
-"""Default of `train.evaluation_mib`."""
 
+# Default of `train.checkpoint`.
 CHECKPOINT = "10 min"
-"""Default of `train.checkpoint`."""
 _CHECKPOINT = re.compile(r"off|([1-9]\d*) epochs?|(\d+(?:\.\d+)?) min")
 
 

@@ -21,7 +21,7 @@ from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SETUP,
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import learning_rate, optimizer_of, schedule_of
 from harness.runtime.report import RankReport, TrialError
-from harness.runtime.run_config import IN_PHASES, RunConfig, TrainSpec, TuningRun
+from harness.runtime.run_config import IN_PHASES, TrainSpec, TuningRun
 from harness.runtime.step import CapturedSteps, Loss, Step
 
 if TYPE_CHECKING:
@@ -473,21 +473,14 @@ def late_kernels(known: Versions | None) -> list[str]:
     return [] if known is None else sorted(name for name, version in loaded().items() if version != known.get(name))
 
 
-def import_first(config: RunConfig) -> float:
-    """Import a trial's method; returns the seconds. A rank that was forked has harness's own already."""
-    start = time.perf_counter()
-    METHODS.load(config.method.name, config.plugin)
-    return time.perf_counter() - start
-
-
 @outside_heap()
 def set_up(worker: Worker, report: RankReport, account: CpuAccount | None = None, imported_s: float = 0.0) -> Trainer:
     """Return the trainer of a trial, after all that comes before its first epoch; every rank must call.
 
     A method is made, and rehearsed (`Trainer.rehearse`) on a model of its own; then both are made anew. What the first
     making took is the method's set-up, what came after it is `compile_s`: it draws nothing of the training's random
-    numbers, and its bytes are counted under the scope `compile`. `imported_s` (`import_first`) is part of it. Where
-    epochs are not timed there is no rehearsal.
+    numbers, and its bytes are counted under the scope `compile`. `imported_s`, of the method's module, is part of it.
+    Where epochs are not timed there is no rehearsal.
     """
     with worker.spans("prepare"):
         trainer = Trainer(worker, report, account)

@@ -349,7 +349,7 @@ class LayerFrontierOnDevice:
         self._weight = sums * self._factor.square()
 
     def weigh(self, local: Tensor | None, skew: AlphaRule | None, size: int) -> tuple[float, int]:
-        """See `LayerFrontier.weigh`; `local` is bool [N]. The host waits for what the rule is told, or the number."""
+        """See `LayerFrontier.weigh`; `local` is bool [N]. The host waits for the rule's arguments, or the number."""
         candidates = self._weight > 0
         if skew is None or local is None:
             return 1.0, int(candidates.sum())
@@ -441,24 +441,21 @@ class LayersOnDevice:
     ) -> tuple[list[LayerOnDevice], list[float], list[int]]:
         """Return the layers, alphas and candidates, input layer first; the host waits for sizes, a few a layer."""
         nodes = upload(targets, self.scaled.left.device)
-        found = list[tuple[LayerOnDevice, float, int]]()
+        layers, alphas, candidates = list[LayerOnDevice](), list[float](), list[int]()
         for depth, size in enumerate(reversed(sizes)):
             keep = {"nested": nodes.numel(), "public": targets.size, "paper": 0}[self.layers]
-            found.append(self._layer(LayerFrontierOnDevice(self.scaled, nodes, keep), size, seed, depth))
-            nodes = found[-1][0].sources
-        layers, alphas, candidates = zip(*reversed(found), strict=True)
-        return list(layers), list(alphas), list(candidates)
-
-    def _layer(
-        self, frontier: LayerFrontierOnDevice, size: int, seed: int, depth: int
-    ) -> tuple[LayerOnDevice, float, int]:
-        alpha, count = frontier.weigh(self.local, self.skew, size)
-        whole = size < 0 or size >= count
-        corrects = self.estimator == "ladies" and not whole
-        drawn, inverse = frontier.draw(-1 if whole else size, self.estimator, seed, depth)
-        if self.layers == "public":
-            drawn, inverse = frontier.join(drawn, inverse, size if corrects else None)
-        return frontier.layer(drawn, inverse, whole, corrects, self.layers == "nested"), alpha, count
+            frontier = LayerFrontierOnDevice(self.scaled, nodes, keep)
+            alpha, count = frontier.weigh(self.local, self.skew, size)
+            whole = size < 0 or size >= count
+            corrects = self.estimator == "ladies" and not whole
+            drawn, inverse = frontier.draw(-1 if whole else size, self.estimator, seed, depth)
+            if self.layers == "public":
+                drawn, inverse = frontier.join(drawn, inverse, size if corrects else None)
+            layers.append(frontier.layer(drawn, inverse, whole, corrects, self.layers == "nested"))
+            nodes = layers[-1].sources
+            alphas.append(alpha)
+            candidates.append(count)
+        return layers[::-1], alphas[::-1], candidates[::-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -473,16 +470,14 @@ class LayerBatch:
 class LayerSampler:
     """Draws a layer's nodes among the neighbours of its destinations.
 
-    A layer's candidates are the nodes j with an edge to a destination (of a weight that is not 0). Of the destinations
-    `layers` says: `paper`: own rows and self loops are edges like others, so that a destination is a candidate, and a
-    source only if it is drawn; the next layer's destinations are the drawn nodes, nothing more (LADIES, Algorithm 1).
-    `public`: the same, but the targets are sources in any case (what LADIES' code does): they count 1 to the `poisson`
-    estimator, to `ladies` as if drawn. `nested`: destinations are sources in any case and their own rows and self
-    loops exact; each is drawn or not drawn for its other edges. Degrees, and with them A, are those of the whole graph,
-    whatever is drawn or left out.
+    Candidates are the nodes with an edge, of a weight that is not 0, to a destination. `layers: paper`: a destination's
+    own row and self loop are edges like others, and the next layer's destinations are the drawn nodes alone (LADIES,
+    Algorithm 1). `public`: the targets are sources in any case, as in LADIES' code: they count 1 to the `poisson`
+    estimator, to `ladies` as if drawn. `nested`: destinations are sources in any case, own rows and self loops exact.
+    Degrees are the whole graph's.
 
-    Whether a node is drawn depends on the batch's seed, the layer, the node and its chance alone. Takes time linear
-    in the edges into the layers' destinations. Threads may sample at the same time.
+    Whether a node is drawn depends on seed, layer, node and its chance alone. Takes time linear in the edges into the
+    destinations. Threads may sample at the same time.
 
     Args:
         topology, tables: the graph, and tables of its nodes.
@@ -490,11 +485,9 @@ class LayerSampler:
         layers: see above.
         local: bool [N], which nodes are local; without it `skew` and `local_only` are a ValueError.
         skew: None, or the rule for alpha: local candidates are drawn in proportion to alpha q_j.
-        estimator: `poisson`: independent draws with p_j = min(1, c q_j), as many expected as the layer's size; an
-            edge counts w_ij / p_j, which is unbiased. `ladies`: `size` draws one after another without replacement,
-            pi_j = q_j / sum q; an edge counts w_ij / (s pi_j), times what makes a row's A-weights sum to those of
-            all its candidates (the public code's row normalisation; biased), and a drawn own row 1. A row of which
-            nothing is drawn is 0.
+        estimator: `poisson`: independent draws, p_j = min(1, c q_j), size expected; an edge counts w_ij / p_j, which is
+            unbiased. `ladies`: `size` draws without replacement, pi_j = q_j / sum q; an edge counts w_ij / (s pi_j),
+            then rows are scaled to the A-weights of all their candidates (biased), and a drawn own row counts 1.
         local_only: leave out remote candidates, and their edges.
         device: where to draw; a device other than the CPU, the default, keeps the graph.
     """
@@ -567,7 +560,7 @@ LAYERWISE_METRICS = (
     Metric.of_method("alpha", "sum of the factors of local nodes"),
     Metric.of_method("alphas", "number of these factors: `stat_alpha` / `stat_alphas` is their mean"),
 )
-"""What a method tells that draws by `LayerwiseSampler`, or skews otherwise."""
+"""Metrics of a method that draws by `LayerwiseSampler`, or skews otherwise."""
 
 
 class LayerwiseSampler:

@@ -191,8 +191,8 @@ def clusters(topology: Topology, count: int, seed: int, *, keep: Path | None = N
 
     METIS cuts as few edges as it finds between clusters of equally many nodes (within 3 %), whatever the edges'
     weights; the same for an equal seed. It may take minutes, and several times the graph's memory. One cluster needs
-    no METIS. Into `keep`, a directory of the graph's own, whoever asks first puts the clusters; others wait, and all
-    map the one copy. UserError for more clusters than nodes.
+    no METIS. Into `keep`, a directory of the graph's own, the first process that asks puts the clusters; others wait,
+    and all map the one copy. UserError for more clusters than nodes.
     """
     if keep is None or not may_keep(keep / f"clusters-{count}-{seed}"):
         spec = PartitionSpec(parts=count, objective="cut", seed=seed)

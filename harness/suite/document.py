@@ -160,7 +160,6 @@ def _build(node: Node, path: KeyPath, doc: Document, above: tuple[int, ...]) -> 
 
 
 def _plain(text: str) -> Any:
-    """Return what a scalar without quotes stands for."""
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):
@@ -239,7 +238,6 @@ def explain(error: ValidationError, at: ErrorAt, known: KnownKeys, depth: int | 
 
 
 def _one(path: KeyPath, found: list[ErrorDetails], at: ErrorAt, known: KnownKeys) -> UserError:
-    """Tell what is wrong in one place."""
     first = found[0]
     kind, value = first["type"], first["input"]
     if kind == "extra_forbidden":

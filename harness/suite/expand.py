@@ -244,7 +244,7 @@ class _Checked:
             self._refuse(("partition", "parts"), f"bad value {parts}: {name} has {nodes:,} nodes", f"at most {nodes}")
 
     def _need_label_sets(self, name: str, trainings: Sequence[TrainSpec], path: KeyPath) -> None:
-        """Refuse a weight of the positive term where nodes have one label each: their loss has no such term."""
+        # Where nodes have one label each the loss has no positive term that a weight could act on.
         weight = next((train.pos_weight for train in trainings if train.pos_weight != 1), None)
         if weight is not None:
             message = f"bad value {weight:g}: the nodes of '{name}' have one label each, its loss no positive term"
@@ -290,7 +290,6 @@ class _Checked:
         return method.model_copy(update={"options": options})
 
     def _own(self, usual: Usual, layers: Sequence[tuple[KeyPath, OwnSettings]]) -> Own:
-        """Lay the settings of a method's own over a model and a training."""
         from harness.data.registry import dataset_info
 
         dataset, model, train = usual
@@ -328,7 +327,6 @@ class _Checked:
         )
 
     def _settings_on(self, name: str, own: DatasetSettings) -> Settings:
-        """Return the models and the trainings of a data set that has settings of its own."""
         path, names = ("per_dataset", name), {entry.name for entry in self.suite.datasets}
         if name not in names:
             self._refuse(path, "no data set of the suite", nearest(name, names))
@@ -442,7 +440,6 @@ def _differing(section: str, usual: BaseModel, own: BaseModel) -> dict[str, Any]
 
 
 def _listed(options: type[BaseModel]) -> set[str]:
-    """Return the options that take a list."""
     return {key for key, field in options.model_fields.items() if takes_list(field.annotation)}
 
 
@@ -456,7 +453,7 @@ def _blamed(error: UserError, name: str, options: Mapping[str, Any]) -> KeyPath:
 
 
 def _as(value: Any, default: Any) -> Any:
-    """Write 1 as 1.0 where the option is a fraction, so that both are the same trial."""
+    # 1 and 1.0 are the same trial where the option is a fraction.
     whole = isinstance(value, int) and not isinstance(value, bool)
     return float(value) if whole and isinstance(default, float) else value
 

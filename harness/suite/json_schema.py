@@ -127,7 +127,7 @@ def _options_of(options: type[Any]) -> Json:
 
 
 def _inlined(value: Any, definitions: Mapping[str, Any]) -> Any:
-    """Put what `$ref` names in its place: definitions of an option do not reach the suite's."""
+    # Definitions (`$ref`) of an option do not reach the suite's: they are put in place.
     if isinstance(value, list):
         return [_inlined(item, definitions) for item in value]
     if not isinstance(value, dict):

@@ -178,7 +178,7 @@ class TrialConfig(Spec):
         return f"{dataset} {self.model.label} {method} {parts}{network}{train}{own}{run} seed={self.seed}"
 
     def _unsaid(self) -> dict[str, Any]:
-        """Return the options that the label leaves out where they have these values."""
+        # Options at these values are left out of labels.
         from harness.runtime.method import METHODS
 
         method = METHODS.loaded(self.method.name, self.plugin)
@@ -252,7 +252,6 @@ def cuda_for_gpu(device: Any) -> Any:
 
 
 def _listed(value: Any) -> Any:
-    """Take one entry for a list of one."""
     return [value] if isinstance(value, str | dict) else value
 
 

@@ -110,7 +110,6 @@ def check_keys(keys: Iterable[str], options: Collection[str] = ()) -> None:
 
 
 def _terms(expr: str) -> dict[str, list[Any]]:
-    """Split an expression into keys and their allowed values."""
     terms: dict[str, list[Any]] = {}
     for term in re.split(r",(?![^\[]*\])", expr):  # a comma inside [10,5] belongs to the value
         key, separator, value = (part.strip() for part in term.partition("="))
@@ -229,7 +228,6 @@ def _cells(trials: Sequence[TrialConfig]) -> list[Cell]:
 
 
 def _alike(one: TrialConfig, other: TrialConfig, free: set[str]) -> bool:
-    """Whether two trials agree in all but what is free and the seed."""
     mine, yours = _aspects(one), _aspects(other)
     options = free
     if one.method.name != other.method.name:

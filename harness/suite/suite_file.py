@@ -193,7 +193,6 @@ def _least_factors(data: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _override(data: dict[str, Any], source: SuiteSource, text: str) -> None:
-    """Put one `key.path=value` into the data."""
     said, separator, value = text.partition("=")
     if not separator or not said or "" in said.split("."):
         raise UserError("not of the form section.key=value", file=f"--set {text}")
@@ -265,7 +264,7 @@ def _entry_of_variant(entries: Sequence[Any], variant: int) -> int:
 
 
 def _number_entries(data: Mapping[str, Any], source: SuiteSource) -> None:
-    """Number the only entry of a section (`methods: full`) 0, as the Suite does."""
+    # The Suite numbers the only entry of a section (`methods: full`) 0.
     for section in LISTS:
         if not isinstance(data[section], list):
             source.lines |= {(section, 0, *p[1:]): line for p, line in source.lines.items() if p[0] == section}
@@ -323,7 +322,7 @@ def with_known_names(suite: Suite) -> Suite:
 
 
 def _known(registry: Registry[Any], name: str, suite: Suite) -> str:
-    """Return the known name that is meant; plugins are imported only for a name that is not installed."""
+    # Plugins are imported only for a name that is not installed.
     installed = registry.names()
     if name in installed:
         return name
@@ -333,7 +332,6 @@ def _known(registry: Registry[Any], name: str, suite: Suite) -> str:
 
 
 def _renamed(settings: dict[str, V], names: Iterable[str]) -> dict[str, V]:
-    """Return settings by the name of the suite that their key means."""
     known = set(names)
     return {spelled(key, known): value for key, value in settings.items()}
 

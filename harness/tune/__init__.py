@@ -162,11 +162,9 @@ class Tuner:
         return self._curves[trial.id]
 
     def _curves_of(self, study: Study) -> dict[int, Curve]:
-        """Return the curves of a study's trials that ended well, by number."""
         return {each.number: each.curve for each in self._tried(study) if each.curve is not None}
 
     def _tried(self, study: Study) -> list[Tried]:
-        """Return the finished trials of a study."""
         finished, found = self.store.finished(), []
         for each in study.trials:
             trial = self._trial(study, each)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypedDict
 
 from harness import UserError, torch
 from harness import numpy as np
-from harness.metrics import Purpose
 from harness.plugin import (
     CSR,
     Block,
@@ -19,6 +18,7 @@ from harness.plugin import (
     Edges,
     Gradients,
     Partition,
+    Purpose,
     Sums,
     by_head,
     induce_columns,
@@ -199,7 +199,7 @@ class BroadcastBlock(Block):
 
     Forward, each rank of a column broadcasts its rows to the column in turn, everyone multiplies them in, and
     the group adds its ranks' sums. Backward, each rank adds up the gradients that its column has for its
-    rows, and tells its group. Sums are made in one place and copied: copies are equal bit for bit. Attention
+    rows, and sends them to its group. Sums are made in one place and copied: copies are equal bit for bit. Attention
     does the same with the sums of a softmax; backward, the column's rows are sent again, not kept.
 
     Args:

@@ -1,4 +1,4 @@
-"""The explainer: masks that are learnt beside the training, of which model, and what they tell samplers."""
+"""The explainer: when masks are trained, at the same time as the model, and how samplers get them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from harness import Metric, torch
 from harness import numpy as np
-from harness.metrics import STAT
-from harness.plugin import BlockSize, Clock, Components, MemoryCase
+from harness.plugin import STAT, BlockSize, Clock, Components, MemoryCase
 
 from .explanations import ExplanationGraph, MaskOptions, Masks, explain
 
@@ -172,7 +171,7 @@ class Explainer:
             self._take(running.step, running.future.result())
 
     def state(self) -> dict[str, Any]:
-        """Return what guides the steps to come; an explanation that is under way is told by what it explains."""
+        """Return what guides the steps to come; one that is under way is named by the model that it explains."""
         self._poll()
         running = self._running
         return {

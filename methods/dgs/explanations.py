@@ -12,7 +12,7 @@ from pydantic import Field
 
 from harness import MethodOptions, numba, torch
 from harness import numpy as np
-from harness.plugin import CSR, Block, FeatureStore, Presets, Tables, Topology, View, induce, missing_degree
+from harness.plugin import CSR, Block, FeatureStore, Presets, Topology, View, induce, missing_degree
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +28,7 @@ HARNESS: Mapping[str, Any] = {
     "node_size": 2.0, "node_reduction": "mean", "node_entropy": 0.01, "feature_size": 0.3, "feature_entropy": 0.01,
     "mask_lr": 0.05, "mask_adam": "shared", "node_start": 1.0, "node_spread": 0.0, "feature_start": 0.0,
 }  # fmt: skip
-"""This project's constants, chosen on planted graphs and twins so that masks tell nodes apart.
+"""This project's constants, chosen on planted graphs and twins so that masks distinguish nodes.
 
 A remote node's SN is held against the weight 1 of local ones, so `node_size` says how much is sent: at 2, where the
 threshold does not end them in 50 steps, SN has a mean of 0.2 to 0.25 (5 to 95 %: about 0.1 to 0.5); at 0.5 of 0.2 to
@@ -113,7 +113,11 @@ class ExplanationGraph:
         for k in range(max(store.comm.exchange_counts([chunks] * store.comm.world))):  # as many calls on all ranks
             rows = slice(k * CHUNK, (k + 1) * CHUNK)
             features[1:][rows] = store.gather(remote[rows])
-        block = _local_block(topology, inner, store.tables, dtype)
+        sample = induce(topology, inner, store.tables)
+        weights = None if sample.values is None else sample.values.astype(np.float32)
+        scale = missing_degree(topology, inner, Topology(sample.indptr, sample.indices, weights))
+        host = torch.device("cpu")
+        block = replace(sample, dst_scale=scale).block(topology, device=host, dtype=dtype, engine=ENGINE)
         return cls(
             remote=remote, features=features, local_features=local, local_block=block,
             blocks=star(remote.size, depth, dtype), multilabel=view.labels.dim() > 1,
@@ -143,13 +147,6 @@ def star(remote: int, depth: int, dtype: torch.dtype) -> list[Block]:
 
     last = block(ends[:2], spokes)
     return [last] if depth == 1 else [*[block(ends, torch.cat([spokes, hub]))] * (depth - 1), last]
-
-
-def _local_block(topology: Topology, inner: NDArray[np.int64], tables: Tables, dtype: torch.dtype) -> Block:
-    sample = induce(topology, inner, tables)
-    weights = None if sample.values is None else sample.values.astype(np.float32)
-    scale = missing_degree(topology, inner, Topology(sample.indptr, sample.indices, weights))
-    return replace(sample, dst_scale=scale).block(topology, device=torch.device("cpu"), dtype=dtype, engine=ENGINE)
 
 
 class ExplanationError(Exception):
@@ -213,11 +210,10 @@ def explain(
 ) -> Masks | None:
     """Train the masks of a rank's remote nodes and of the features (DGS, section III-C, Algorithm 1).
 
-    The prediction to be kept is that of the local nodes' mean logits, inferred on the edges between them.
-    (The mean of their probabilities would be less certain than v_G, whose features are a mean: telling nodes
-    and features would then count as harm.) v_G's is inferred on the star, features multiplied by SF and what
-    a remote node sends, in every layer (with GCN and GAT to itself too), by SN. The loss is GNNExplainer's
-    (Ying et al., NeurIPS 2019, Eq. 3 to 6, and the regularisers of its code), H the binary entropy:
+    The prediction to be kept is that of the local nodes' mean logits, inferred on the edges between them. v_G's is
+    inferred on the star, features multiplied by SF and what a remote node sends, in every layer (with GCN and GAT to
+    itself too), by SN. The loss is GNNExplainer's (Ying et al., NeurIPS 2019, Eq. 3 to 6, and the regularisers of its
+    code), H the binary entropy:
 
         KL(kept || inferred) + node_size mean(SN), or sum(SN), + feature_size mean(SF)
             + node_entropy mean(H(SN)) + feature_entropy mean(H(SF))
@@ -332,6 +328,8 @@ class _Adam:
 
 def _kept(model: GNN, graph: ExplanationGraph) -> Tensor:
     """Return what the local nodes' mean logits predict, [C]: chances of classes, or of each label."""
+    # Not the mean of their probabilities: that is less certain than v_G, whose features are a mean, so that nodes and
+    # features that inform would count as harm.
     with torch.no_grad():
         logits: Tensor = model([graph.local_block] * model.depth, graph.local_features, transform_first=True)
         mean = logits.mean(0)

@@ -162,6 +162,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
     name = "graphsaint"
     colour = "#56b4e9"
     on_device = True
+    samples_targets = False  # a subgraph is drawn without targets
     Options = GraphSAINTOptions
     space: ClassVar[dict[str, Any]] = {"sampler": ["frontier", "rw", "edge"]}
     exact: ClassVar[dict[str, Any]] = {"size": -1, "normalise": False}
@@ -242,17 +243,17 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         def make() -> Counts:
             return count(
                 topology, sampler, tables, draws, rank, worker.job.threads,
-                told=lambda done: worker.notify(f"counting subgraphs: {done} of {draws}"),
+                report=lambda done: worker.notify(f"counting subgraphs: {done} of {draws}"),
             )  # fmt: skip
 
         if keep is None:
             return make()
-        told = options.model_dump(include={"sampler", "roots", "entered", "enlargement", "length", "burn", "clip"})
-        told |= {"size": self.size, "frontier": options.frontier_of(self.size), "draws": draws, "rank": rank}
+        named = options.model_dump(include={"sampler", "roots", "entered", "enlargement", "length", "burn", "clip"})
+        named |= {"size": self.size, "frontier": options.frontier_of(self.size), "draws": draws, "rank": rank}
         if options.sampler == "node":
-            told["norm"] = source.propagation.name  # its chances depend on the model's
-        key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
-        with worker.meters.paused():  # of a preparation that later trials find, as of partitions, no peak is told
+            named["norm"] = source.propagation.name  # its chances depend on the model's
+        key = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
+        with worker.meters.paused():  # later trials find the counts: as of partitions, no peak is measured
             counts = saved_counts(keep, key, make, recount=worker.job.attempt if options.recount else None)
         if counts.seconds is None:
             worker.found["counts"] = counts.earlier_s
@@ -303,11 +304,6 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         weights = loaded.inputs.new_full((rows,), 1 / max(rows, 1))
         return replace(loaded, loss=replace(loaded.loss, weights=weights))
 
-    @property
-    def samples_targets(self) -> bool:
-        """A subgraph is drawn for nobody."""
-        return False
-
     @classmethod
     def bytes_per_epoch(cls, options: GraphSAINTOptions, case: BytesCase) -> Bytes | None:
         """See `BytesCase.mini_batch`; a loss reads rows of other ranks. None with `reshuffle`."""
@@ -316,10 +312,10 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
     @classmethod
     def foreseen(cls, options: GraphSAINTOptions, case: MemoryCase) -> list[str]:
         """See `whole_subgraphs`; what a GPU leaves to the host."""
-        told = whole_subgraphs(options.size, case.train.inner if options.scope == "local" else case.nodes)
+        warnings = whole_subgraphs(options.size, case.train.inner if options.scope == "local" else case.nodes)
         if case.cuda and (why := options.nodes_of_host):
-            told.append(f"{why}: the host draws the nodes of subgraphs, one after the other; the GPU does the rest")
-        return told + super().foreseen(options, case)
+            warnings.append(f"{why}: the host draws the nodes of subgraphs, one after the other; the GPU does the rest")
+        return warnings + super().foreseen(options, case)
 
     @classmethod
     def memory(cls, options: GraphSAINTOptions, case: MemoryCase) -> dict[str, int]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 POPS_A_NODE = 16  # of the size, before what is missing is filled with any nodes
-TILES_A_NODE = 4  # of the frontier: room for three historical ones beside each
+TILES_A_NODE = 4  # of the frontier: room for three historical ones next to each
 AHEAD = 16  # pops, after which a successor that was asked for has come
 
 

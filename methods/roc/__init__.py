@@ -72,7 +72,7 @@ class ROC(FullGraphMethod[ROCOptions]):
     What leaves is planned once, in set-up, where two steps of a copy of the model are traced: by `policy: dp`
     ROC's dynamic programming, which moves the fewest bytes, by `lru` the least recently used. Epochs
     follow the plan; no operation is looked at. Weights, optimizer, labels and the graph's structure stay on the
-    device, beside the budget; evaluations are not under it. If one layer needs more at once than the
+    device, outside the budget; so are evaluations. If one layer needs more at once than the
     budget, the trial ends as `oom`.
 
     Bytes: those of `full`, and `swap`, both ways: the input features once an epoch where nothing leaves; else

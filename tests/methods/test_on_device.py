@@ -95,8 +95,8 @@ COUNTS = ("copy to the host", "harness/runtime/comm.py:exchange_counts")  # how 
 TRANSFER = ("synchronize a stream", "harness/runtime/batches.py:do")  # in a thread of its own, beside the training
 LABELLED = ("nonzero", "harness/runtime/minibatch.py:_loss")  # how many rows of a subgraph the loss reads
 ASKED = ("copy to the host", "harness/runtime/step.py:ask")  # how many rows are moved
+PLACED = ("copy to the host", "harness/runtime/features.py:of")  # how many rows each rank is asked for
 INDUCED = ("nonzero", "harness/graph/csr.py:induce_columns_on_device")  # how many edges there are
-PLACED = ("copy to the host", "harness/runtime/row_plan.py:of")  # how many rows each rank is asked for
 SAMPLED = {  # how many edges and nodes of a layer there are, and rows of each rank
     ("_local_scalar_dense", "harness/sampling/neighbours.py:draw_uniform_on_device"),
     ("nonzero", "harness/sampling/sample.py:number_nodes"),
@@ -124,7 +124,7 @@ NODES = {  # how many nodes a subgraph has
     ("nonzero", "methods/graphsaint/node_samplers.py:nodes"),
     ("_local_scalar_dense", "methods/graphsaint/node_samplers.py:full"),  # whether walkers have met as many
 }
-OWNED = ("copy to the host", "harness/runtime/owned.py:_move")  # rows of the topology that owners send
+OWNED = ("copy to the host", "harness/runtime/minibatch.py:_move")  # rows of the topology that owners send
 EDGES = {  # all in a thread beside the training
     ("nonzero", "methods/psc_gcn/edges.py:draw_on_device"),  # how many edges there are, and boundary nodes
     ("equal", "methods/psc_gcn/edges.py:optimal_on_device"),  # whether that was the last pass
@@ -135,7 +135,7 @@ EDGES = {  # all in a thread beside the training
 HISTORY = {
     ("nonzero", "methods/vrgcn.py:draw_with_history"),  # how many historical rows are read
     ("copy to the host", "methods/vrgcn.py:sample"),  # how many rows of other ranks are read and written
-    ("nonzero", "harness/runtime/features.py:_kept"),  # how many of its own a rank writes
+    ("nonzero", "harness/runtime/features.py:put"),  # how many of its own a rank writes
 }
 READ = ("copy to the host", "harness/graph/csr.py:on_host")  # rows that are in the host's memory, or are looked at
 EXPLAINED = {(what, "methods/dgs/explainer.py:take") for what in ("_local_scalar_dense", "copy to the host")}

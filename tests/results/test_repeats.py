@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from harness.claims import judge
-from harness.report.notes import make_notes
+from harness.report.warnings import make_notes
 from harness.report.write import _csv
 from harness.results.frames import load_inputs, load_results
 from harness.results.record import Record, unlike

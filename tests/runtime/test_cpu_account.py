@@ -78,6 +78,23 @@ def test_without_threads_clocks_no_thread_is_flagged(monkeypatch: pytest.MonkeyP
     assert usage.report()["library_cpu_s"] is None
 
 
+def test_without_an_audit_only_the_trainers_seconds_are_read() -> None:
+    """Threads, cores and living children are not looked at, whatever they do."""
+    account, threads = CpuAccount(1, flagless, audited=False), torch.get_num_threads()
+    account.begins()
+    torch.set_num_threads(threads + 1)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work, 0.1).result()
+    work(0.03)
+    account.epoch(0.01, 0.14)
+    torch.set_num_threads(threads)
+    account.ends()
+    told = account.report()
+    assert told["main_cpu_s"] >= 0.03
+    assert told["children_cpu_s"] == 0
+    assert {told[f"{name}_cpu_s"] for name in ("library", "method", "eval_method")} == {None}
+
+
 def test_children_are_found_where_nobody_can_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "waitid", raising=False)
     usage = CpuAccount(1, flagless)

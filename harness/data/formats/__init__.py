@@ -355,7 +355,7 @@ class Npz:
             yield stream, header
 
     def _check_size(self, member: zipfile.ZipInfo, where: Path) -> None:
-        """Refuse a member that says it holds more than its bytes in the file can stand for."""
+        # A member may say that it holds more than its bytes in the file can stand for.
         packed = min(member.compress_size, os.fstat(self._file.fileno()).st_size)
         stored = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: _MOST_DEFLATED}.get(member.compress_type)
         if stored is None:

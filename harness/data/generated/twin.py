@@ -147,7 +147,6 @@ def _settings(options: Mapping[str, Any]) -> tuple[TwinSettings, DatasetInfo, Sh
 
 
 def _size(s: TwinSettings, real: DatasetInfo) -> tuple[int, float]:
-    """Nodes and mean degree; the rule is in `make`."""
     nodes, degree = round(real.nodes * s.scale), real.edges / real.nodes
     if s.scale < 1:
         degree = min(degree, max(degree * math.sqrt(s.scale), SPARSE), nodes / (1.5 * real.classes))

@@ -201,7 +201,7 @@ def _is_made(target: Path, graph_dir: Path, inductive: bool) -> bool:
 
 
 def _point_at(view_dir: Path, topology: Path) -> None:
-    """Keep the view's absolute path right when the cache or the graph has moved."""
+    # The cache or the graph may have moved since the view was written: its absolute path is kept right.
     meta = _read_meta(view_dir)
     if meta["topology"] != str(topology):
         write_whole(view_dir / META, json.dumps(meta | {"topology": str(topology)}, indent=1))

@@ -1,4 +1,4 @@
-"""What a reader must know before the numbers: environment, data, failures, timings not to be trusted."""
+"""Warnings to a reader of the numbers: environment, data, failures, timings that are not to be trusted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLOSURE = 0.02  # share of a mean epoch that no named phase may cover
 class Flag:
     """Something wrong with a trial's timing.
 
-    `chosen` tells which of the trials of a frame it holds for; `detail` says how bad it is in those.
+    `chosen`: whether it holds, for each trial of a frame; `detail`: how bad it is in those.
     """
 
     mark: str
@@ -65,17 +65,17 @@ FLAGS = (
         lambda frame: frame["residue"] > CLOSURE, lambda bad: _worst(bad["residue"]),
     ),
     Flag(
-        "¤", "Ranks share cores", "more ranks, times threads, than cores: their times say nothing of a cluster",
-        lambda frame: _told(frame, "crowded"), lambda bad: f"{bad['parts'].max():.0f} ranks",
+        "¤", "Ranks share cores", "more ranks, times threads, than cores: their times do not carry over to a cluster",
+        lambda frame: _is_true(frame, "crowded"), lambda bad: f"{bad['parts'].max():.0f} ranks",
     ),
     Flag(
-        "¶", "Flagged", "the trial did what its numbers do not show (docs/integrity.md)",
+        "¶", "Flagged", "the trial did something that its numbers do not show (docs/integrity.md)",
         lambda frame: frame["flags"].ne(""), lambda bad: join_unique("; ".join(bad["flags"]).split("; ")),
     ),
 )  # fmt: skip
 
 
-def _told(frame: pd.DataFrame, column: str) -> pd.Series[bool]:
+def _is_true(frame: pd.DataFrame, column: str) -> pd.Series[bool]:
     return frame[column].eq(True) if column in frame else pd.Series(False, frame.index)
 
 
@@ -109,14 +109,14 @@ PROMISED = 0.1  # share of the bytes of the baseline beyond the share of edges f
 
 @dataclass(frozen=True)
 class Note:
-    """One remark: a bold lead and the rest of the sentence."""
+    """A warning: a bold lead and the rest of the sentence."""
 
     lead: str
     text: str
 
 
 def environment_rows(inputs: ResultInputs) -> list[tuple[str, str]]:
-    """Return (name, value) of everything the records say of where they ran; different values side by side."""
+    """Return (name, value) of everything the records say of where they ran; different values next to each other."""
     environments = _environments(inputs)
     rows = [(_name(key), " / ".join(dict.fromkeys(_show(key, v) for v in own))) for key, own in environments.items()]
     if inputs.records and "threads" not in environments:  # of older records what the suite said
@@ -165,12 +165,12 @@ def _show(key: str, value: object) -> str:
 
 
 def make_notes(inputs: ResultInputs, sections: list[Section]) -> list[Note]:
-    """Return the remarks of the notes box, the gravest first."""
+    """Return the warnings, the gravest first."""
     notes = [
         *_status_notes(inputs), *_data_notes(sections), *_machine_notes(inputs, sections), *_flag_notes(sections),
     ]  # fmt: skip
     return [
-        *notes, *_sampling_notes(sections), *_topology_notes(sections), *_merged_remarks(inputs),
+        *notes, *_sampling_notes(sections), *_topology_notes(sections), *_method_warnings(inputs),
         *_environment_notes(inputs),
     ]  # fmt: skip
 
@@ -204,7 +204,7 @@ def _data_notes(sections: list[Section]) -> Iterable[Note]:
     if badges:
         yield Note(
             "Not the published data:",
-            "; ".join(badges) + ". Times and scores on generated data say nothing of the real set's scores.",
+            "; ".join(badges) + ". Times and scores on generated data do not carry over to the real set.",
         )
 
 
@@ -230,7 +230,7 @@ def _flag_notes(sections: list[Section]) -> Iterable[Note]:
 
 
 def _sampling_notes(sections: list[Section]) -> Iterable[Note]:
-    """Of each section the trials in which sampling edges saves least of what its share of edges promises."""
+    """Name of each section the trials in which sampling edges saves least of what its share of edges promises."""
     found = []
     for section in sections:
         sent, edges = exchanged(section), values_of(section, "edge_share")
@@ -282,11 +282,11 @@ def _environment_notes(inputs: ResultInputs) -> Iterable[Note]:
 
 
 def unclaimed_notes(inputs: ResultInputs, known: Container[str]) -> Iterable[Note]:
-    """Say of which suites nobody knows what they claim."""
+    """Name the suites whose claims are unknown."""
     if unknown := [name for name in sorted(inputs.results["suite"].dropna().unique()) if name not in known]:
         yield Note(
             "Claims unknown:",
-            f"no suite.json lies beside the results of {', '.join(unknown)}; `--suite FILE` names the suite.",
+            f"no suite.json lies next to the results of {', '.join(unknown)}; `--suite FILE` names the suite.",
         )
 
 
@@ -321,26 +321,26 @@ def _one_line(reason: object) -> str:
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-def _merged_remarks(inputs: ResultInputs) -> Iterable[Note]:
-    """What the methods themselves say of their trials' values; remarks that differ in numbers only are one.
+def _method_warnings(inputs: ResultInputs) -> Iterable[Note]:
+    """Yield what methods say of their trials' values; warnings that differ in numbers only are one.
 
     It names the lowest and the highest of the numbers, and how many trials it is of if not of all.
     """
     said: dict[tuple[str, str], dict[RecordKey, list[str]]] = {}
     asked = Counter(str(record.config["method"]["name"]) for record in inputs.records.values())
     for key, record in inputs.records.items():
-        for remark in (str(remark) for rank in record.ranks for remark in rank.get("remarks") or ()):
-            kind = str(record.config["method"]["name"]), _NUMBER.sub("0", remark)
-            said.setdefault(kind, {}).setdefault(key, []).append(remark)
+        for warning in (str(each) for rank in record.ranks for each in rank.get("remarks") or ()):
+            kind = str(record.config["method"]["name"]), _NUMBER.sub("0", warning)
+            said.setdefault(kind, {}).setdefault(key, []).append(warning)
     for (method, _), found in said.items():
-        remarks = [remark for own in found.values() for remark in own]
+        warnings = [warning for own in found.values() for warning in own]
         scope = "" if len(found) == asked[method] else f" ({len(found)} of {trials(asked[method])})"
-        yield Note(f"{method}:", _merge(remarks) + scope)
+        yield Note(f"{method}:", _merge(warnings) + scope)
 
 
-def _merge(remarks: list[str]) -> str:
-    """Return remarks that differ in numbers only as one, with the range of each number."""
-    numbers = zip(*map(_NUMBER.findall, remarks), strict=True)
+def _merge(warnings: list[str]) -> str:
+    """Return warnings that differ in numbers only as one, with the range of each number."""
+    numbers = zip(*map(_NUMBER.findall, warnings), strict=True)
     ends = [(min(found, key=float), max(found, key=float)) for found in numbers]
     ranges = iter([low if float(low) == float(high) else f"{low} to {high}" for low, high in ends])
-    return _NUMBER.sub(lambda _: next(ranges), remarks[0])
+    return _NUMBER.sub(lambda _: next(ranges), warnings[0])
