@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Hashable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.errors import DataUnavailable, UserError
 from harness.files import RECORD, read_bytes
@@ -28,9 +28,11 @@ from harness.launch.hardware import cores
 from harness.launch.namespaces import libc
 from harness.launch.process import placements_of, scratch
 from harness.results.record import Status
-from harness.results.record_store import ResultStore, records_under
 from harness.spec import DatasetSpec
 from harness.suite.schema import TrialConfig
+
+if TYPE_CHECKING:
+    from harness.results.record_store import ResultStore
 
 T = TypeVar("T")
 Report = Callable[[str], None]
@@ -300,6 +302,8 @@ def on_todays_data(
     whether their content is, and partitions of changed data, or given by a file, are made; for those trials only that
     are `wanted` (None: all).
     """
+    from harness.results.record_store import records_under
+
     recorded = {path.name.partition(".")[0]: path / "record.json" for path in records_under(store.directory)}
     records = {trial.id: found for trial in trials if trial.id in recorded and (found := _read(recorded[trial.id]))}
     if not records:
