@@ -261,7 +261,7 @@ def judge(runs: pd.DataFrame, suites: Mapping[str, KeptSuite], declared: Sequenc
 
 
 def judge_directories(directories: Sequence[Path], suites: Iterable[KeptSuite] = ()) -> list[Judged]:
-    """Evaluate the claims of what was run, each suite as it is kept beside its results.
+    """Evaluate the claims of what was run, each suite as it is kept with its results.
 
     `directories`: of results, of suites in them, or of trials; `suites`: to hold the results against in place of those
     kept. UserError if a directory is missing or holds no trial, or a record or `suite.json` is damaged.
@@ -337,7 +337,7 @@ def compares(claim: Claim) -> By | None:
 
 
 def number(value: float, unit: str, bounds: Sequence[float] = ()) -> str:
-    """Write a value in its unit, with three digits, or as many as it takes to tell it from the bounds."""
+    """Write a value in its unit, with three digits, or as many as distinguish it from the bounds."""
     return f"{_digits(value, unit, bounds)} {_scale(value, unit)[1]}".rstrip()
 
 
@@ -424,12 +424,12 @@ def selector_text(selector: Mapping[str, Any]) -> str:
 
 
 def differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say for each of several flat configurations what sets it apart: as few of its keys as tell them all."""
+    """Say for each of several flat configurations what sets it apart: as few of its keys as distinguish them all."""
     chosen: list[str] = []
-    told, keys = 1, {key for config in configs for key in config}
+    distinct, keys = 1, {key for config in configs for key in config}
     # Names come before options, and these before what a data set brings with it.
     for key in sorted(keys, key=lambda key: (not key.endswith((".name", "dataset.options.of")), key)):
         kinds = len({str([config.get(k) for k in (*chosen, key)]) for config in configs})
-        if kinds > told:
-            chosen, told = [*chosen, key], kinds
+        if kinds > distinct:
+            chosen, distinct = [*chosen, key], kinds
     return [selector_text({key: config[key] for key in chosen if config.get(key) is not None}) for config in configs]

@@ -103,7 +103,7 @@ class Sureness:
     """How intervals of a claim's values are made.
 
     `metric`: stands for the claim's formula: whether it drifts with the machine, is exact, is a score; `risk`: of an
-    interval that misses the truth, where there are several beside it.
+    interval that misses the truth, where there are several claims.
     """
 
     metric: Metric

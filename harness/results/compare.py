@@ -160,7 +160,7 @@ class Compared:
     `before`, `after`: means of the metric over trials, in its unit; `change`: after / before (their geometric
     mean), or after - before, with the interval that the verdict is read from (None where nothing says how sure it
     is), both without the machine's drift as far as it is known; `verdict`: a word of the metric, "same" or "cannot
-    tell"; `worse`: whether it is one for the worse; `needs`: what it takes to tell, "" of other verdicts; `drift`: what
+    tell"; `worse`: whether it is one for the worse; `needs`: what would decide it, "" of other verdicts; `drift`: what
     became of the machine's.
     """
 
@@ -253,7 +253,7 @@ def _judged(metric: Metric, pairs: Sequence[Pair], found: Estimate, risk: float,
 
 
 def _epochs_variance(pair: Pair, metric: Metric) -> float:
-    """Return the variance of log(B / A) that epochs tell, 0 where they tell nothing."""
+    """Return the variance of log(B / A) that the epochs show, 0 where they show none."""
     if not metric.by_epoch:
         return 0.0
     ends = ([trial.value(f"epoch_time_{end}_s") for end in ("low", "high")] for trial in (pair.before, pair.after))
@@ -350,7 +350,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Point:
-    """A version beside the one of the last change, `since` (None of the first): each trial, and all together.
+    """A version against the one of the last change, `since` (None of the first): each trial, and all together.
 
     `why`: why they are not compared.
     """

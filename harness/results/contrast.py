@@ -23,7 +23,7 @@ Drift = Literal["none", "turns", "reference", "unknown"]
 does, or nothing does."""
 DRIFT = math.log(1.1)  # that a machine may be slower or faster at one time than at another
 FOLLOWS = 0.5  # a trial follows the reference workload's drift by 1 - this to 1 + this times
-PLANNED = 0.03  # deviation of log(one run / another) that is planned with until repeats tell
+PLANNED = 0.03  # deviation of log(one run / another) that is assumed until repeats measure it
 WILD = 0.6  # share of comparisons of alike cells in which one counts by its own scatter alone, 0.1 of a cell at most
 POWER = 0.9  # chance that a planned number of runs shows a change
 MOST = 100  # runs that are planned
@@ -118,7 +118,7 @@ class Contrast:
         return _estimate(mean, [(pooled[0] / count, pooled[1])], level, count, deviation, risk)
 
     def whole(self, risk: float) -> Estimate:
-        """Return the mean of the cells' mean changes; where no cell has several pairs, their scatter tells."""
+        """Return the mean of the cells' mean changes; where no cell has several pairs, their scatter decides."""
         parts = np.cumsum([len(cell.sizes) for cell in self.cells])[:-1]
         weights = np.concatenate([np.full(len(c.sizes), 1 / len(c.sizes) / len(self.cells)) for c in self.cells])
         level = _level(_joined(self.cells), weights, self.drifts, parts)

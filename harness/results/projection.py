@@ -57,7 +57,7 @@ class HostLink:
 class Projection:
     """Seconds of an epoch on another network.
 
-    `wait_s`: for slower ranks, where the trial's timing tells it apart (`breakdown`), else 0 and part of the
+    `wait_s`: for slower ranks, where the trial's timing separates it (`breakdown`), else 0 and part of the
     software time. `exchange_s`, `reduce_s`: what a rank stands still for. `overlapped_s`: what runs behind.
     """
 

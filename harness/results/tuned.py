@@ -1,4 +1,4 @@
-"""What a tuning tried, what it chose and what it cost: `tuning.json`, beside its trials and beside the results."""
+"""What a tuning tried, what it chose and what it cost: `tuning.json`, with its trials and with the results."""
 
 from __future__ import annotations
 
@@ -173,5 +173,5 @@ def read_tuning(path: Path) -> Tuning:
 
 
 def kept_tunings(directories: Sequence[Path]) -> dict[str, Tuning]:
-    """Return the tunings kept beside results, by the name of the suite of chosen settings; see `suite_files`."""
+    """Return the tunings kept with results, by the name of the suite of chosen settings; see `suite_files`."""
     return {tuning.suite: tuning for tuning in map(read_tuning, suite_files(directories, TUNING_FILE))}
