@@ -109,7 +109,8 @@ def test_mistakes_are_exit_code_2(check: Callable[..., tuple[int, str, str]], tm
         "error: other.yaml: no results of suite 'other' (suites there: demo)\n",
     )
     (tmp_path / "results/demo/suite.json").write_text("{")
-    assert "suite.json: damaged: not JSON (remove it; `harness check-claims --suite FILE` does without)" in check()[2]
+    fix = "remove it; `harness check-claims --suite FILE` works without it"
+    assert f"suite.json: damaged: not JSON ({fix})" in check()[2]
 
 
 def test_results_without_a_kept_suite_are_held_against_its_file(
