@@ -250,8 +250,8 @@ def plugin_page() -> str:
                 what = "the module, imported on first use"
             elif inspect.isclass(value) or inspect.isroutine(value) or isinstance(value, Kernel):
                 what = (inspect.getdoc(value) or "").split("\n")[0]
-            else:  # a constant, or another name of a type
-                what = f"`{value}`" if len(str(value)) < 100 else ""
+            else:  # a constant; how another name of a type reads depends on what was imported first
+                what = f"`{value}`" if isinstance(value, str | int | float) else ""
             rows.append((f"`{name}`", what))
         sections.append(f"## {module.__name__}\n\n{table(['name', 'what it is'], rows)}")
     return (
