@@ -13,12 +13,11 @@ from harness import gpus as usable
 from harness.errors import UserError
 from harness.gpus import Gpu, driver_cuda, why_unusable
 from harness.launch import gpus as module
-from harness.launch.coordinator import Coordinator
+from harness.launch.coordinator import Coordinator, NodeInfo
 from harness.launch.gpus import check_device, expanded, near_cores, unlike_gpus
 from harness.launch.memory import Capacity
 from harness.launch.planner import PlannedTrial, remarks
 from harness.launch.process import placements_of
-from harness.launch.rendezvous import NodeInfo
 from harness.launch.seats import Seat
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
@@ -127,9 +126,9 @@ def test_nodes_with_unlike_gpus_train_nothing(tmp_path: Path) -> None:
     coordinator = object.__new__(Coordinator)
     coordinator.nodes, coordinator._info = 2, infos[0]
     coordinator.ranks = SimpleNamespace(timeouts=SimpleNamespace(trial_s=1))  # type: ignore[assignment]
-    workers: Any = SimpleNamespace(nodes={1: infos[1]}, hear=lambda *_: [{"hash": "x"}])
+    workers: Any = SimpleNamespace(infos=infos[1:], reports=lambda *_: [{"hash": "x"}])
     group = coordinator._together(
-        None, workers, trial(), SimpleNamespace(fingerprint="x"), tmp_path, None, None  # type: ignore[arg-type]
+        workers, trial(), SimpleNamespace(fingerprint="x"), tmp_path, None, None  # type: ignore[arg-type]
     )  # fmt: skip
     assert group.reason == "node 0 found ranks on unlike GPUs (A100, H100): times would be those of the slowest"
 

@@ -23,7 +23,7 @@ from harness.launch.memory import Capacity
 from harness.launch.progress import TrialProgress
 from harness.launch.runner import exit_code
 from harness.launch.runner_process import FAILED, INTERRUPTED, OK, RunnerJob
-from harness.runtime.run_store import write_secret
+from harness.runtime.channel import write_secret
 from harness.suite.schema import TrialConfig
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from harness.launch.executors.submission import Arrivals, Need, Submission, chec
 from harness.launch.runner import RunOptions, run_suite
 from harness.launch.runner_process import RUNNERS, RunnerJob, start_runner, stop_runner
 from harness.results.record_store import ResultStore
-from harness.runtime.run_store import write_secret
+from harness.runtime.channel import write_secret
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
