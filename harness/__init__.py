@@ -1,12 +1,16 @@
 """Benchmark harness for distributed graph-neural-network training.
 
-A method of one's own needs only the names of this module; they are imported on first use, so that commands
-which train nothing stay fast. `__init__.pyi` says where they are.
+A plugin needs the names of this module, and those of `harness.plugin` for more. They are imported on first use, so that
+commands which train nothing stay fast. `__init__.pyi` says where they are.
 """
 
-import lazy_loader
-
 from harness.caches import keep_kernels_where_one_can_write
+from harness.deferred import exports, moved
 
 keep_kernels_where_one_can_write()
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_find, __all__ = exports(__name__, __file__)
+__getattr__ = moved(__name__, _find, __all__)
+
+
+def __dir__() -> list[str]:
+    return __all__

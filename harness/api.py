@@ -44,33 +44,38 @@ def run(
         UserError: a mistake in the suite or in what is asked of it; no trial has run.
         KeyboardInterrupt: it was interrupted; the same call goes on.
     """
-    from harness.cli.options import statuses_of, use_data_dir
+    from harness.cli.command_options import SuiteOptions
     from harness.cli.progress import view
     from harness.cli.run import check_cache, check_writable
-    from harness.cli.selection import Kept, select
-    from harness.launch.options import RunOptions
     from harness.launch.runner import run_suite
     from harness.launch.runner_process import INTERRUPTED
     from harness.results.frames import load_results
     from harness.results.record_store import ResultStore
-    from harness.suite.shipped import suite_file
+    from harness.suite.suite_file import suite_file
 
-    told = overrides
     if isinstance(overrides, Mapping):
-        told = [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+        overrides = [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
     before = os.environ.get("HARNESS_DATA")
+    directory = data_dir if data_dir is not None else before or None
     try:
-        place = use_data_dir(Path(data_dir) if data_dir is not None else Path(before) if before else None)
-        asked = suite if isinstance(suite, Mapping) else suite_file(Path(suite)) or Path(suite)
-        loaded, trials = select(
-            asked, list(told), device, only, place, list(plugins), None, Kept(Path(results)), trusted=True
+        asked = SuiteOptions(
+            suite=suite if isinstance(suite, Mapping) else suite_file(Path(suite)) or Path(suite),  # type: ignore[arg-type]
+            results=Path(results),
+            device=device,
+            only=only,
+            set_=list(overrides),
+            plugin=list(plugins),
+            trust_plugins=True,
+            retry=",".join(retry),
+            fresh=fresh,
+            data_dir=None if directory is None else Path(directory),
         )
-        store = ResultStore(Path(results), loaded.name)
+        loaded, trials = asked.select()
+        store = ResultStore(asked.results, loaded.name)
         check_writable(store.directory)
         check_cache()
-        options = RunOptions(statuses_of(",".join(retry)), fresh, place)
         with view() as progress:
-            code = run_suite(loaded, trials, store, options, progress)
+            code = run_suite(loaded, trials, store, asked.run_options(), progress)
     finally:
         if before is not None:
             os.environ["HARNESS_DATA"] = before

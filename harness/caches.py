@@ -1,4 +1,4 @@
-"""Where what is kept between runs lies: prepared data, partitions, compiled kernels.
+"""Directories of what is kept between runs: prepared data, partitions, compiled kernels.
 
 Imported before a working directory's own `random.py` is out of the way (`python -m harness`): it imports little.
 """
@@ -18,7 +18,7 @@ def cache_root() -> Path:
 def keep_kernels_where_one_can_write() -> None:
     """Have numba keep compiled kernels in the cache directory where this package lies in a read-only place.
 
-    They lie beside their code otherwise, and numba refuses to work where it can write neither there nor at home. To be
+    They lie next to their code otherwise, and numba refuses to work where it can write neither there nor at home. To be
     called before numba is imported; ranks inherit the choice.
     """
     if "NUMBA_CACHE_DIR" in os.environ or os.access(Path(__file__).parent, os.W_OK):
@@ -35,10 +35,10 @@ def keep_kernels_where_one_can_write() -> None:
 
 
 def private_directory(base: Path, name: str) -> Path:
-    """Return `base/NAME-UID`, of this user alone; another one if somebody else has taken its place."""
+    """Return `base/NAME-UID`, of this user alone; another one if another user owns it."""
     home = base / f"{name}-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
-    if home.is_symlink() or home.stat().st_uid != os.getuid():  # somebody else's trap: what lies there is trusted
+    if home.is_symlink() or home.stat().st_uid != os.getuid():  # another user's trap: files there are trusted
         home = base / f"{name}-{os.urandom(8).hex()}"
         home.mkdir(mode=0o700)
     return home

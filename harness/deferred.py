@@ -8,14 +8,17 @@ numba first, and has its kernels at once: see docs/design/imports.md.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Collection
 from functools import cached_property, partial, update_wrapper
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Deferred", "Function", "Kernel", "dist", "intrinsic", "numba", "numpy", "torch"]
+__all__ = ["Deferred", "Function", "Kernel", "dist", "exports", "intrinsic", "moved", "numba", "numpy", "torch"]
 
 
 class Deferred:
@@ -99,6 +102,43 @@ def _numba_type(value: Any) -> Any:
     context = cpu_target.typing_context
     context.refresh()  # or an intrinsic that was made while this kernel is compiled is not known yet
     return context.resolve_value_type(value)
+
+
+def exports(module: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
+    """Return `__getattr__` and `__all__` of a module whose public names are those of the stub (.pyi) next to its file.
+
+    A name is imported when it is first read; `harness` is what the stub's relative imports are relative to.
+    """
+    stub = Path(file).with_suffix(".pyi").read_text(encoding="utf-8")
+    places = {name: place for place, name in re.findall(r"^from (\.\S+) import \w+ as (\w+)$", stub, re.MULTILINE)}
+
+    def find(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        value = getattr(import_module(places[name], "harness"), name)
+        vars(sys.modules[module])[name] = value
+        return value
+
+    return find, sorted(places)
+
+
+def moved(package: str, own: Callable[[str], Any] | None = None, names: Collection[str] = ()) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package some of whose public names are in `harness.plugin` now: it warns of them.
+
+    `own`: finds the `names` that are still the package's.
+    """
+
+    def find(name: str) -> Any:
+        if own is not None and name in names:
+            return own(name)
+        plugin = None if name.startswith("__") else import_module("harness.plugin")
+        if plugin is None or name not in plugin.__all__:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        text = f"{package}.{name} has moved: `from harness.plugin import {name}`"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return getattr(plugin, name)
+
+    return find
 
 
 class Function:

@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend, told in one line each."""
+"""Errors that the user can mend, one line each: file, key, value and fix."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class UserError(Exception):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What is wrong, a line each, every one complete."""
+        """One complete line for each mistake."""
         return (str(self),)
 
 
@@ -56,18 +56,18 @@ class UserErrors(UserError):  # noqa: N818 - several of them
 
 
 _OF_SYSTEM = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there, or name another place"),
-    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "name a place that you may write to"),
-    **dict.fromkeys((errno.ENOLCK, errno.ENOSYS), "name a place on a file system with locks"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there, or name another directory"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "name a directory that you may write to"),
+    **dict.fromkeys((errno.ENOLCK, errno.ENOSYS), "name a directory on a file system with locks"),
     **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ENODEV), "the disk, or its server, failed: try again"),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise `ulimit -n`"),
-    errno.EFBIG: "raise `ulimit -f`, or name a place whose files may be larger",
+    errno.EFBIG: "raise `ulimit -f`, or name a file system whose files may be larger",
     errno.ELOOP: "a link is not followed there: remove it",
 }
 
 
 def of_system(error: OSError) -> UserError | None:
-    """Return what to say where the system refuses what its user alone can mend, a full disk; None for other errors."""
+    """Return an error of the system that its user can mend, such as a full disk, with its fix; None for others."""
     number = error.errno
     if number is None:  # libraries raise it with a text alone
         number = next((each for each in _OF_SYSTEM if os.strerror(each) in str(error)), None)
@@ -77,13 +77,13 @@ def of_system(error: OSError) -> UserError | None:
 
 
 @contextmanager
-def writing(place: Path) -> Iterator[None]:
-    """Name the place that is written to, if its disk or the file is full: the system names none when a write fails."""
+def writing(path: Path) -> Iterator[None]:
+    """Add the path to an error of a full disk or file: the system names none when a write fails."""
     try:
         yield
     except OSError as error:
         if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise OSError(error.errno, error.strerror, str(place)) from error
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 
@@ -92,14 +92,16 @@ class DataError(UserError):
 
 
 class DataUnavailable(Exception):  # noqa: N818 - absent data is a state, not an error
-    """Data that is not on this machine; `reason` says what is missing, `command` how to get it.
+    """Data that is not on this machine; a trial that needs it is recorded as `skipped`, not failed.
 
-    A trial that needs it is recorded as `skipped`, not failed.
+    `reason`: what is missing; `command`: a command line that gets it, or a sentence ("Download from ...") where none
+    can.
     """
 
     def __init__(self, reason: str, command: str) -> None:
         self.reason, self.command = reason, command
-        super().__init__(f"{reason}; get it with: {command}")
+        by_hand = command.startswith("Download")
+        super().__init__(f"{reason}. {command}" if by_hand else f"{reason}; get it with: {command}")
 
 
 def printable(text: str) -> str:
@@ -124,7 +126,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def folded(name: str) -> str:
-    """Return a name without what tells no two apart: letters' case, `-`, `_`."""
+    """Return a name without case, `-` and `_`: they distinguish no two names."""
     return re.sub("[-_]", "", name).casefold()
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+import uuid
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 
-from harness.errors import UserError
+from harness.errors import UserError, writing
 
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -59,6 +61,22 @@ def read_bytes(path: Path, limit: int) -> bytes:
 def read_text(path: Path, limit: int) -> str:
     """Return a regular file's UTF-8 text; raises as `read_bytes`, and UnicodeDecodeError."""
     return read_bytes(path, limit).decode("utf-8")
+
+
+def write_whole(path: Path, text: str, temporary: Path | None = None) -> None:
+    """Write a file whole or not at all, also where other processes write it.
+
+    `temporary`: written first, on the same file system (default: next to the file); it stays if this process is killed.
+    """
+    temporary = temporary or path.with_name(f".{path.name}.{uuid.uuid4().hex[:10]}")
+    try:
+        with writing(path), temporary.open("x", encoding="utf-8") as file:
+            file.write(text)
+        temporary.replace(path)
+    except BaseException:  # an interrupt, too
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def size_text(size: int) -> str:

@@ -51,8 +51,8 @@ def cuda_of_torch() -> str | None:
     spec = None if "torch" in sys.modules else find_spec("torch")
     if spec is None or spec.origin is None:
         return torch.version.cuda
-    told = runpy.run_path(str(Path(spec.origin).with_name("version.py")))["cuda"]
-    return None if told is None else str(told)
+    version = runpy.run_path(str(Path(spec.origin).with_name("version.py")))["cuda"]
+    return None if version is None else str(version)
 
 
 def why_unusable() -> tuple[str, str] | None:
@@ -75,7 +75,7 @@ def why_unusable() -> tuple[str, str] | None:
 
 
 def driver_cuda() -> tuple[int, int] | None:
-    """Return the version of CUDA that NVIDIA's driver is for; None where there is none, or it does not tell."""
+    """Return the version of CUDA that NVIDIA's driver is for; None where there is none, or it does not say."""
     found = ctypes.c_int(0)
     try:
         failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(found))

@@ -33,7 +33,7 @@ SUMS = {  # what BNS-GCN and the papers after it report, as sums of phases
 
 Better = Literal["less", "more"]
 Ranks = Literal["", "sum", "mean", "max", "largest known", "devices", "slowest"]
-"""How ranks' values become one: "largest known" of those that have one, "devices": a sum over those that tell
+"""How ranks' values become one: "largest known" of those that have one, "devices": a sum over those that report
 of a device, "slowest": that of the rank with the longest median epoch."""
 Epochs = Literal["", "all", "timed", "plain", "phased"]
 """Epochs whose mean is taken: all, those after warm-up, of these those without barriers, or those with."""
@@ -84,7 +84,7 @@ class Formula:
 class Metric(Registered):
     """A number of a trial.
 
-    A metric of a method's own is what it tells with its steps: `Metric.of_method("kept_boundary", ...)`. One
+    A metric of a method's own is reported with its steps: `Metric.of_method("kept_boundary", ...)`. One
     that follows from a trial's others has a formula: `Metric("...", formula="bytes_feature / epoch_time_s")`.
 
     Attributes:
@@ -102,7 +102,7 @@ class Metric(Registered):
         family: how the documentation names several that it explains together, `time_PHASE_s`.
         machine: it says something of the machine too, and is compared between runs on machines alike only.
         exact: the same code gives the same value, bit for bit.
-        by_epoch: the time of an epoch decides it, so that epochs tell how sure it is.
+        by_epoch: the time of an epoch decides it, so that epochs show its uncertainty.
     """
 
     kind = "metric"
@@ -125,7 +125,7 @@ class Metric(Registered):
 
     @classmethod
     def of_method(cls, name: str, doc: str, unit: str = "", **others: Any) -> Metric:
-        """Return a metric that a method tells by `name` with its steps (`Step.stats`).
+        """Return a metric that a method reports by `name` with its steps (`Step.stats`).
 
         A step's values are summed over an epoch; of the epochs after warm-up the mean of the sum over ranks
         is taken. Its column is `stat_NAME`.
@@ -135,7 +135,7 @@ class Metric(Registered):
 
     @classmethod
     def of_setup(cls, name: str, doc: str, unit: str = "", **others: Any) -> Metric:
-        """Return a metric that a method's `setup_metrics` tells by `name`: the largest of the ranks'."""
+        """Return a metric that a method's `setup_metrics` reports by `name`: the largest of the ranks'."""
         return cls(name, doc, unit, ranks="largest known", key=f"setup.{name}", **others)
 
     @property
@@ -148,7 +148,7 @@ class Metric(Registered):
 
     @property
     def difference(self) -> bool:
-        """Whether changes of it are told as differences, not as ratios."""
+        """Whether changes of it are differences, not ratios."""
         return self.unit == "fraction" and self.better == "more"
 
     def word(self, change: float) -> str:
@@ -191,7 +191,7 @@ def _table() -> Iterable[Metric]:
     """Yield the tool's own metrics, in the order of the columns."""
     names = "names; the method's options, complete (dict)"
     ids = "suite, id, one line for people"
-    data = "name; what to say beside it; `real`, `generated` or `twin`"
+    data = "name; its note; `real`, `generated` or `twin`"
     where = "ranks; name; the network's label, `none` for the loopback; seed; which of its repeats; `cpu` or `cuda`"
     for name in ("suite", "trial", "label"):
         yield _words_of(name, ids, epoch_doc="" if name == "label" else "`epoch` from 0")
@@ -251,12 +251,12 @@ def _table() -> Iterable[Metric]:
         "largest of the ranks", "Set-up", ranks="max", key="setup_s")
     yield _time("compile_s", "behind the set-up: kernels compiled or loaded, connections, first calls, the method made "
         "again, so that no epoch has anything of it; largest of the ranks", "First use", ranks="max", key="compile_s")
-    told = "payload sent in set-up and in evaluations and checks, summed over ranks, of the whole trial"
-    yield Metric("setup_bytes", told, "B", "Bytes of set-up", "less", exact=True)
-    yield Metric("eval_bytes", told, "B", "Bytes of evaluations", "less", exact=True)
-    yield _time("background_cpu_s", "CPU seconds of the threads beside the trainer (draws, fetches, transfers, "
+    outside = "payload sent in set-up and in evaluations and checks, summed over ranks, of the whole trial"
+    yield Metric("setup_bytes", outside, "B", "Bytes of set-up", "less", exact=True)
+    yield Metric("eval_bytes", outside, "B", "Bytes of evaluations", "less", exact=True)
+    yield _time("background_cpu_s", "CPU seconds of background threads (draws, fetches, transfers, "
         "explanations) of the whole trial, not of threads that they share products with; largest of the ranks",
-        "Beside the trainer")
+        "Background threads")
     yield _words_of("started", "ISO 8601, UTC")
     interval = "95 % bootstrap interval of that median"
     yield _time("epoch_time_low_s", interval, "Epoch time, lower end")
@@ -273,8 +273,8 @@ def _table() -> Iterable[Metric]:
     yield Metric("residue", "largest over ranks: share of the mean epoch that no named phase covers, `other` "
         "included", "fraction", "Residue")
     yield Metric("barrier_cost", "median epoch with barriers / median epoch without, - 1", "fraction")
-    overlap = ("time in which exchanges were under way; time the trainer stood still for them (= phase `comm`). They "
-        "differ where transfers go on beside the trainer")
+    overlap = ("time in which exchanges were under way; time the trainer waited for them (= phase `comm`). They "
+        "differ where transfers go on in the background")
     for name, heading in (("busy", "Busy"), ("exposed", "Exposed")):
         yield _time(f"comm_{name}_s", overlap, heading, "s/epoch", ranks="slowest", epochs="phased",
             key=f"epochs.comm_{name}_s", epoch_doc="as above")
@@ -291,8 +291,8 @@ def _table() -> Iterable[Metric]:
     yield Metric("gpu_utilisation", "share of time with a kernel running (NVML averages over 1/6 to 1 s), mean of "
         "the samples in timed epochs, mean over ranks", "fraction", "GPU utilisation", ranks="mean", epochs="plain",
         key="epochs.gpu_utilisation", epoch_doc=use)
-    yield Metric("gpu_power_w", "mean of the samples in timed epochs, summed over GPUs; of the whole GPU, whoever "
-        "uses it", "W", "GPU power", ranks="devices", epochs="plain", key="epochs.gpu_power_w", epoch_doc=use)
+    yield Metric("gpu_power_w", "mean of the samples in timed epochs, summed over GPUs; of the whole GPU, by "
+        "any process", "W", "GPU power", ranks="devices", epochs="plain", key="epochs.gpu_power_w", epoch_doc=use)
     yield Metric("gpu_clock_mhz", "clock of the multiprocessors, mean of the samples in epochs, mean over ranks", "MHz",
         "GPU clock", "more", machine=True, ranks="mean", key="meters.gpu_clock_mhz")
     yield Metric("gpu_slowed_share", "share of the samples in epochs in which the driver held the GPU's clock down "
@@ -313,8 +313,8 @@ def _table() -> Iterable[Metric]:
          "record) and at the end. A peak between two readings is missed"),
         ("nvml_peak_bytes", "NVML", "largest of the ranks: GPU memory of the process as the driver counts "
          "it, sampled each 0.1 s: tensors, what the allocator keeps, context, libraries"),
-        ("nvml_device_peak_bytes", "NVML, whole GPU", "largest of the GPUs: memory in use, whoever uses it, sampled "
-         "each 0.1 s; told where the driver does not list processes, as in many containers"),
+        ("nvml_device_peak_bytes", "NVML, whole GPU", "largest of the GPUs: memory in use by any process, sampled "
+         "each 0.1 s; reported where the driver does not list processes, as in many containers"),
         ("allocator_peak_bytes", "CUDA allocator", "largest of the ranks: the most that torch's CUDA "
          "allocator had handed out: tensors alone"),
     ):
@@ -351,7 +351,7 @@ def _of_host() -> Iterable[Metric]:
 
 
 def _of_usage() -> Iterable[Metric]:
-    """Yield what ranks used and sent, beside what is measured of epochs: docs/integrity.md."""
+    """Yield the CPU time and bytes of ranks that are not measured by epochs: docs/integrity.md."""
     used = ("CPU seconds from the end of the set-up, summed over ranks: of the trainer's thread; of libraries' threads "
         "(gloo, OpenMP) and the harness's own; of the method's; of the method's in evaluations, which are in no other")
     for name, heading in (("main", "Trainer"), ("library", "Libraries"), ("method", "Method's threads"),

@@ -186,11 +186,10 @@ class Registry(Generic[T]):
         return found
 
     def _points(self) -> dict[str, _Point]:
-        """Return the entry points by name; another package's does not take the place of the tool's own."""
+        # The tool's own come last here, so that another package's does not take their place.
         return {point.name: point for point in reversed(self._entry_points())}
 
     def _entry_points(self) -> tuple[_Point, ...]:
-        """Return all entry points, the tool's own first."""
         return _installed(self.base.group, tuple(sys.path))
 
     def _import(self, path: str, name: str) -> T:
@@ -218,9 +217,26 @@ class Registry(Generic[T]):
         return cast(T, found)
 
 
-class _Point(NamedTuple):
-    """An entry point, and the package that has it."""
+class Catalogue:
+    """What a suite can name: its plugins' and installed ones. Each name is resolved once.
 
+    Args:
+        sources: what the suite's plugins bring, from `find_plugins`.
+    """
+
+    def __init__(self, sources: Mapping[PluginKey, PluginSource]) -> None:
+        self.sources = sources
+        self._found: dict[PluginKey, Found[Any]] = {}
+
+    def find(self, registry: Registry[T], name: str) -> Found[T]:
+        """Return what a name stands for; raises as `Registry.find`."""
+        key = registry.kind, name
+        if key not in self._found:
+            self._found[key] = registry.find(name, self.sources)
+        return self._found[key]
+
+
+class _Point(NamedTuple):
     name: str
     value: str
     package: str
@@ -325,7 +341,7 @@ def _check_name(value: Any, source: PluginSource) -> None:
 
 
 class _Uncached(SourceFileLoader):
-    """Compiles the file as it is: bytecode kept on disk may be of an edit in the same second before."""
+    # Bytecode kept on disk may be of an edit in the same second before: the file is compiled as it is.
 
     def get_code(self, fullname: str) -> CodeType:
         """Return the code of the file."""
@@ -395,6 +411,5 @@ def module_name(file: Path, sha256: str) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """Return the error's kind and text in one line."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return ": ".join(filter(None, [type(error).__name__, " ".join(text.split())]))

@@ -16,7 +16,7 @@ import pandas as pd
 from harness.errors import UserError
 from harness.results.frames import row_of
 from harness.results.record import Record, flat_config
-from harness.results.record_store import read_at, read_epochs, record_places
+from harness.results.record_store import read_epochs, read_records
 from harness.suite.schema import PLAIN_NAME
 
 FIRST = ("loss", "lr", "train_score", "val_score", "test_score", "sampled_val_score", "sampled_test_score")
@@ -52,10 +52,8 @@ class TrackedRun:
 
 def read_runs(path: Path) -> list[TrackedRun]:
     """Read the trials of a results directory, a suite's or a trial's, as they started; UserError if none."""
-    found = sorted((_run(read_at(p), p) for p in record_places(path)), key=lambda run: run.started)
-    if not found:
-        raise UserError("holds no finished trial", file=path, fix="run `harness run SUITE` first")
-    return found
+    runs = (_run(record, place) for place, record in read_records(path, required=True).items())
+    return sorted(runs, key=lambda run: run.started)
 
 
 def import_extra(module: str, extra: str) -> Any:

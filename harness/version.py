@@ -19,6 +19,6 @@ def release() -> str:
 
 
 def built_from() -> tuple[str | None, bool | None]:
-    """Return the commit that was installed, its first digits, and whether files differed; None where it is not told."""
+    """Return the first digits of the installed commit, and whether files differed; None if the version has none."""
     found = re.search(r"\+g([0-9a-f]+)(\.d\d+)?$", __version__)
     return (found.group(1), found.group(2) is not None) if found else (None, None)

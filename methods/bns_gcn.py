@@ -7,20 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from harness import (
-    Bytes,
-    BytesCase,
-    FullGraphMethod,
-    FullGraphOptions,
-    MemoryCase,
-    Metric,
-    Step,
-    SyncExchange,
-    announce,
-)
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Metric, Step, SyncExchange
 from harness import numpy as np
-from harness.graph import Places, upload
-from harness.sampling import BoundarySampler, sample_boundary
+from harness.plugin import BoundarySampler, MemoryCase, Places, announce, sample_boundary, upload
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,23 +8,31 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness import (
-    Bytes,
-    BytesCase,
+from harness import Bytes, BytesCase, MiniBatchMethod, Sample, Sampler, Source, UserError, Worker
+from harness import numpy as np
+from harness.plugin import (
+    Batch,
+    Block,
+    Communicator,
+    FeatureStore,
+    GraphOnDevice,
+    HostStore,
     LayerSample,
     MemoryCase,
-    MiniBatchMethod,
     MiniBatchOptions,
-    Sample,
-    Sampler,
-    Source,
-    UserError,
-    Worker,
+    Plan,
+    Tables,
+    Topology,
+    View,
+    clusters,
+    common_order,
+    fresh,
+    induce,
+    induce_on_device,
+    induced,
+    make_batches,
+    upload,
 )
-from harness import numpy as np
-from harness.graph import Block, Topology, View, upload
-from harness.runtime import Batch, Communicator, FeatureStore, HostStore, Plan, common_order, fresh, make_batches
-from harness.sampling import GraphOnDevice, Tables, clusters, induce, induce_on_device, induced
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -91,6 +99,7 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
 
     name = "clustergcn"
     colour = "#920000"
+    samples_targets = False  # a subgraph holds whole clusters, whatever the targets
     Options = ClusterOptions
     space: ClassVar[dict[str, Any]] = {"clusters": [50, 100, 200], "per_batch": [2, 5, 10]}
     exact: ClassVar[dict[str, Any]] = {"clusters": 1, "per_batch": 1}
@@ -123,7 +132,7 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
 
     def _clusters_of_graph(self, worker: Worker, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return all nodes, ascending, and the cluster of each."""
-        with worker.meters.paused():  # of a preparation that later trials find, as of partitions, no peak is told
+        with worker.meters.paused():  # later trials find the clusters: as of partitions, no peak is measured
             found = clusters(worker.view.topology, count, 0, keep=worker.partition.view)
         cluster = found.astype(np.int64)
         votes = np.bincount(cluster * worker.world + worker.view.owner, minlength=count * worker.world)
@@ -192,11 +201,6 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
         steps = max(math.ceil(mine.size / size) for mine in own)
         return [[mine[step * size : (step + 1) * size] for step in range(steps)] for mine in own]
 
-    @property
-    def samples_targets(self) -> bool:
-        """A subgraph holds whole clusters, whoever is asked for."""
-        return False
-
     @classmethod
     def bytes_per_epoch(cls, options: ClusterOptions, case: BytesCase) -> Bytes | None:
         """See `BytesCase.mini_batch`; the loss of a subgraph reads rows of other ranks. Scope local: none."""
@@ -213,12 +217,12 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
         local, train = options.scope == "local", case.train
         count = options.clusters_of(case.parts) if local else options.clusters
         graph = replace(case, nodes=train.inner, edges=train.edges - train.cut) if local else case
-        share = min(1.0, options.per_batch / count * (1 if case.least else IMBALANCE))
+        share = min(1.0, options.per_batch / count * IMBALANCE)
         blocks = graph.subgraph_blocks(math.floor(share * graph.nodes))
         # Scope local keeps besides which nodes of the graph it learns from, a byte each.
         held = 8 * graph.nodes + (case.nodes if local else 0)
         components = case.mini_batch(blocks, options) | {"clusters": 0 if case.cuda else held}
-        read = 0 if case.least else min(case.edges, math.floor(share * case.edges))
+        read = min(case.edges, math.floor(share * case.edges))
         return components | (case.drawn_on_device(read, options) if options.of_whole_graph else {})
 
 

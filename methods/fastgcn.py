@@ -7,35 +7,33 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from harness import (
-    LayerSample,
-    MemoryCase,
-    MiniBatchMethod,
-    NodeBatchOptions,
-    Sampler,
-    Source,
-    inclusion,
-    numba,
-    per_layer,
-    torch,
-)
+from harness import MiniBatchMethod, NodeBatchOptions, Sampler, Source, numba, torch
 from harness import numpy as np
-from harness.graph import OwnRows, Propagation, Topology, node_uniforms, pointers, upload
-from harness.sampling import (
+from harness.plugin import (
     LAYERS,
     LAYERWISE_METRICS,
     GraphOnDevice,
     LayerBatch,
     LayerOnDevice,
     Layers,
+    LayerSample,
     LayerwiseSampler,
+    MemoryCase,
+    OwnRows,
     OwnSample,
+    Propagation,
     Scaled,
     SightsOnDevice,
     Tables,
+    Topology,
     check_sizes,
+    inclusion,
     node_uniform,
+    node_uniforms,
     number_nodes,
+    per_layer,
+    pointers,
+    upload,
 )
 
 if TYPE_CHECKING:
@@ -223,6 +221,7 @@ class FastGCN(MiniBatchMethod[FastGCNOptions]):
 
     name = "fastgcn"
     colour = "#bbbbbb"
+    on_device = True
     Options = FastGCNOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "sizes": [256, 512, 1024]}
     exact: ClassVar[dict[str, Any]] = {"sizes": -1, "batch_size": 0}
@@ -238,11 +237,6 @@ class FastGCN(MiniBatchMethod[FastGCNOptions]):
             return LayerwiseSampler(sampler.sample, sizes)
         on_device = GlobalSamplerOnDevice(sampler, topology, layers, sizes, source.device)
         return LayerwiseSampler(on_device.sample, sizes)
-
-    @classmethod
-    def device_draws(cls, options: FastGCNOptions) -> bool:
-        """See `MiniBatchMethod`."""
-        return True
 
     @classmethod
     def memory(cls, options: FastGCNOptions, case: MemoryCase) -> dict[str, int]:

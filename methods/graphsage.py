@@ -6,10 +6,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from harness import FanoutSampler, MemoryCase, MiniBatchMethod, Sampler, Source, per_layer
+from harness import MiniBatchMethod, Sampler, Source
 from harness import numpy as np
-from harness.runtime import NeighbourOptions
-from harness.sampling import propagation_scales
+from harness.plugin import FanoutSampler, MemoryCase, NeighbourOptions, per_layer, propagation_scales
 
 
 class SAGEOptions(NeighbourOptions):
@@ -37,6 +36,7 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
 
     name = "graphsage"
     colour = "#e69f00"
+    on_device = True
     Options = SAGEOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "fanouts": [5, 10, 25]}
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
@@ -55,7 +55,7 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
     @classmethod
     def device_draws(cls, options: SAGEOptions) -> bool:
         """See `MiniBatchMethod`: uniform draws from a graph that every rank has."""
-        return options.weights == "uniform" and not options.asks_owners
+        return options.weights == "uniform" and super().device_draws(options)
 
     @property
     def remarks(self) -> list[str]:

@@ -6,9 +6,17 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from harness import MemoryCase, MiniBatchMethod, Sampler, Source, per_layer
-from harness.runtime import NeighbourOptions
-from harness.sampling import LAYERS, LAYERWISE_METRICS, Layers, LayerSampler, LayerwiseSampler
+from harness import MiniBatchMethod, Sampler, Source
+from harness.plugin import (
+    LAYERS,
+    LAYERWISE_METRICS,
+    Layers,
+    LayerSampler,
+    LayerwiseSampler,
+    MemoryCase,
+    NeighbourOptions,
+    per_layer,
+)
 
 
 class LADIESOptions(NeighbourOptions):
@@ -32,7 +40,7 @@ class LADIES(MiniBatchMethod[LADIESOptions]):
     independent draws with p_j = min(1, c q_j), s expected, edges count A_ij / p_j: unbiased.
     `estimator: ladies`: s draws without replacement, A_ij / (s pi_j), each row scaled to the sum of all its
     weights, as the public code does: biased. `layers: paper`: the next layer's destinations are what was drawn,
-    nothing more; a self loop, or the own row that a model reads beside its neighbours', is drawn like an edge (A is
+    nothing more; a self loop, or the own row that a model reads besides its neighbours', is drawn like an edge (A is
     then all that a layer multiplies, [I, A] in GraphSAGE) and may be missing. `public`: the batch's targets are
     sources of every layer besides, as in the public code. `nested`: all destinations are, and own rows and self loops
     exact; reads the most. Exact with all neighbours and all training nodes in one batch.
@@ -43,6 +51,7 @@ class LADIES(MiniBatchMethod[LADIESOptions]):
 
     name = "ladies"
     colour = "#b66dff"
+    on_device = True
     Options = LADIESOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "sizes": [256, 512, 1024]}
     exact: ClassVar[dict[str, Any]] = {"sizes": -1, "batch_size": 0}
@@ -56,11 +65,6 @@ class LADIES(MiniBatchMethod[LADIESOptions]):
             layers=self.options.layers, estimator=self.options.estimator, device=source.device,
         )  # fmt: skip
         return LayerwiseSampler(sampler.sample, per_layer(self.options.sizes, source.depth, "sizes"))
-
-    @classmethod
-    def device_draws(cls, options: LADIESOptions) -> bool:
-        """See `MiniBatchMethod`: draws from a graph that every rank has."""
-        return not options.asks_owners
 
     @classmethod
     def memory(cls, options: LADIESOptions, case: MemoryCase) -> dict[str, int]:

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from harness import MemoryCase, Step, Worker
-from harness.runtime import PipelinedMethod, PipelinedOptions, TrainGraph, stale_memory
+from harness import Step, Worker
+from harness.plugin import MemoryCase, PipelinedMethod, PipelinedOptions, TrainGraph, stale_memory
 
 
 class PipeOptions(PipelinedOptions):
@@ -19,7 +19,7 @@ class PipeOptions(PipelinedOptions):
 
 
 class PipeGCN(PipelinedMethod[PipeOptions]):
-    """Boundary rows and gradients of the last iteration, moved beside the training (PipeGCN, ICLR 2022).
+    """Boundary rows and gradients of the last iteration, moved during the training (PipeGCN, ICLR 2022).
 
     `psc-gcn` without sampling and cache. With `smoothing` (section 3.4) received values v are replaced by
     m = decay m + (1 - decay) v; the first v stands for the past before it. Exact with staleness 0. Bytes:

@@ -24,17 +24,24 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness import Bytes, BytesCase, MemoryCase, MiniBatchMethod, Sampler, Source, per_layer
-from harness.runtime import Batch, NeighbourOptions, node_batches, subgraph_batches, subgraph_size, whole_subgraphs
-from harness.sampling import (
+from harness import Bytes, BytesCase, MiniBatchMethod, Sampler, Source
+from harness.plugin import (
     LAYERS,
     LAYERWISE_METRICS,
+    Batch,
     ImportanceSubgraphs,
     Layers,
     LayerSampler,
     LayerwiseSampler,
+    MemoryCase,
+    NeighbourOptions,
     SubgraphSampler,
     SubgraphsOnDevice,
+    node_batches,
+    per_layer,
+    subgraph_batches,
+    subgraph_size,
+    whole_subgraphs,
 )
 
 SIZE = 4500  # the paper's
@@ -73,15 +80,11 @@ class Skew:
         total = q_local + q_remote
         if self.kind == "formula" or q_local <= NEGLIGIBLE * total:
             return formula
-        most = self.distortion * spare + size
-        return max(formula, _largest_root(n_local, n_remote, q_local / total, q_remote / total, most))
-
-
-def _largest_root(n_local: int, n_remote: int, q_local: float, q_remote: float, most: float) -> float:
-    """The larger alpha of (alpha Q_L + Q_R)(n_L / alpha + n_R) = M, with Q_L + Q_R = 1; one is below 1."""
-    a, c = q_local * n_remote, q_remote * n_local
-    b = q_local * n_local + q_remote * n_remote - most
-    return (math.sqrt(max(0.0, b * b - 4 * a * c)) - b) / (2 * a)
+        # The larger alpha of (alpha Q_L + Q_R)(n_L / alpha + n_R) = M, with Q_L + Q_R = 1; the other one is below 1.
+        q_local, q_remote = q_local / total, q_remote / total
+        a, c = q_local * n_remote, q_remote * n_local
+        b = q_local * n_local + q_remote * n_remote - (self.distortion * spare + size)
+        return max(formula, (math.sqrt(max(0.0, b * b - 4 * a * c)) - b) / (2 * a))
 
 
 class SkewedOptions(NeighbourOptions):
@@ -143,6 +146,7 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
 
     name = "skewed"
     colour = "#117733"
+    on_device = True
     Options = SkewedOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "sizes": [256, 512, 1024]}
     exact: ClassVar[dict[str, Any]] = {"distortion": 1.0, "sizes": -1, "batch_size": 0}
@@ -165,11 +169,6 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
         bias |= {"device": source.device}
         layers = LayerSampler(*graph, **bias)
         return LayerwiseSampler(layers.sample, per_layer(options.sizes, source.depth, "sizes"))
-
-    @classmethod
-    def device_draws(cls, options: SkewedOptions) -> bool:
-        """See `MiniBatchMethod`: draws from a graph that every rank has."""
-        return not options.asks_owners
 
     def batches(self, epoch: int) -> list[Batch]:
         """See `MiniBatchMethod`, `node_batches` and `subgraph_batches`."""
@@ -200,7 +199,7 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
         if options.base == "saint":
             components = case.subgraphs(options, options.size_on(case.nodes))
             if case.cuda:
-                components |= case.drawn_on_device(0 if case.least else case.edges, options)
+                components |= case.drawn_on_device(case.edges, options)
                 components["probabilities"] = 16 * case.nodes
             return components
         drawn = case.drawn(options, options.sizes, "sizes", each=False, layers=options.layers)

@@ -11,8 +11,6 @@ from pydantic import Field, model_validator
 from harness import (
     Bytes,
     BytesCase,
-    LayerSample,
-    MemoryCase,
     Metric,
     MiniBatchMethod,
     NodeBatchOptions,
@@ -21,17 +19,32 @@ from harness import (
     Source,
     Step,
     Worker,
-    batch_seed,
-    draw_neighbours,
     numba,
-    per_layer,
     torch,
 )
 from harness import numpy as np
-from harness.graph import Topology, View, pointers, row_of_entries, upload
-from harness.models import BlockSize
-from harness.runtime import FeatureStore, Loaded, RowStore
-from harness.sampling import GraphOnDevice, LayerOnDevice, Tables, draw_on_device, draw_uniform_on_device, number_nodes
+from harness.plugin import (
+    BlockSize,
+    FeatureStore,
+    GraphOnDevice,
+    LayerOnDevice,
+    LayerSample,
+    Loaded,
+    MemoryCase,
+    RowStore,
+    Tables,
+    Topology,
+    View,
+    batch_seed,
+    draw_neighbours,
+    draw_on_device,
+    draw_uniform_on_device,
+    number_nodes,
+    per_layer,
+    pointers,
+    row_of_entries,
+    upload,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,7 +95,7 @@ def with_history(topology: Topology, drawn: LayerSample, tables: Tables, *, line
 def _with_history(  # type: ignore[no-untyped-def]
     indptr, indices, weights, drawn_ptr, drawn, sources, linear, fresh, historical
 ):
-    """Return pointers, columns, values, nodes; `fresh` tells the columns drawn for a destination, or else all."""
+    """Return pointers, columns, values, nodes; `fresh` gives the columns drawn for a destination, or else all."""
     destinations = sources[: drawn_ptr.size - 1]
     most = drawn.size + (indptr[destinations + 1] - indptr[destinations]).sum()
     pointers, columns, values = np.zeros(drawn_ptr.size, np.int64), np.empty(most, np.int32), np.empty(most)
@@ -250,15 +263,14 @@ class HistorySamplerOnDevice:
                 edges, history, written = edges + drawn, history + read, written + wrote
             last = layers[-1]
             nodes = last.sources[: last.fresh] if isinstance(last, HistoryOnDevice) else last.sources
-        layers.append(draw_on_device(graph, nodes, -1, 0) if self._attends else self._known(nodes))
+        if self._attends:
+            layers.append(draw_on_device(graph, nodes, -1, 0))
+        else:  # the aggregation is known: no edge has to be read
+            starts = nodes.new_zeros(nodes.numel() + 1)
+            layers.append(LayerOnDevice(nodes, starts, graph.indices[:0], graph.degree(nodes), None))
         edges += layers[-1].edges
         counts = {"drawn_edges": edges, "history_nodes": history, "written_nodes": written}
         return Sample(layers[::-1], targets.size, stats={name: float(count) for name, count in counts.items()})
-
-    def _known(self, nodes: Tensor) -> LayerOnDevice:
-        """Return a layer of which nothing has to be read."""
-        starts = nodes.new_zeros(nodes.numel() + 1)
-        return LayerOnDevice(nodes, starts, self._graph.indices[:0], self._graph.degree(nodes), None)
 
 
 class Recalled:
@@ -310,6 +322,8 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
 
     name = "vrgcn"
     colour = "#490092"
+    on_device = True
+    samples_targets = False  # the paper's inference is exact
     Options = VRGCNOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "fanouts": [1, 2, 4]}
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
@@ -346,11 +360,6 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         on_host = source.device.type == "cpu"
         return (HistorySampler if on_host else HistorySamplerOnDevice)(source, fanouts, attends)
 
-    @classmethod
-    def device_draws(cls, options: VRGCNOptions) -> bool:
-        """See `MiniBatchMethod`."""
-        return True
-
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step for each batch; behind it the histories are written."""
         for step in map(self._recalling, self.loader.load(self.batches(epoch))):
@@ -367,11 +376,6 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         yield step
         for i, sample in samples.items():
             self.histories[i].put(sample.sources[: sample.fresh], recalled.fresh[i])
-
-    @property
-    def samples_targets(self) -> bool:
-        """See `MiniBatchMethod`; the paper's inference is exact."""
-        return False
 
     def make_store(self, view: View) -> FeatureStore:
         """Return the store of the rows that the first layer reads: own features and aggregated ones."""
@@ -404,7 +408,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
     def memory(cls, options: VRGCNOptions, case: MemoryCase) -> dict[str, int]:
         """Return the components of the largest batch (see `MemoryCase.largest_blocks`), and the histories.
 
-        At most those of all neighbours are read in each layer; at least none. A GPU has the graph, too.
+        At most those of all neighbours are read in each layer. A GPU has the graph, too.
         """
         model, fanouts = case.model, _fanouts(options, case.model.depth)
         rows = case.batch_rows(options.batch_size)
@@ -412,10 +416,9 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         rows = blocks[0].src if blocks else rows
         first = case.largest_blocks(rows, [-1], each=True) if model.attends else [BlockSize(rows, rows, 0)]
         remembered = _remembered(options, model.depth)
-        if not case.least:
-            for i in remembered:
-                block, read = blocks[i - 1], case.edges_of(blocks[i - 1].dst)
-                blocks[i - 1] = BlockSize(block.dst, block.src + min(case.nodes, read), block.edges + read)
+        for i in remembered:
+            block, read = blocks[i - 1], case.edges_of(blocks[i - 1].dst)
+            blocks[i - 1] = BlockSize(block.dst, block.src + min(case.nodes, read), block.edges + read)
         components = case.mini_batch(first + blocks, options)
         width = model.widths[0][0]
         if not model.attends:
@@ -423,7 +426,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
             components["aggregated features"] = case.itemsize * width * (case.train.inner * (1 + own) + rows * own)
         # Fresh and historical rows are there twice: as they came, and one behind the other.
         values = sum((case.train.inner + blocks[i - 1].src) * model.widths[i][0] for i in remembered)
-        components |= case.drawn_on_device(0 if case.least else case.edges, options, entry=80)
+        components |= case.drawn_on_device(case.edges, options, entry=80)
         return components | {"histories": case.itemsize * values}
 
 

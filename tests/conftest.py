@@ -95,7 +95,7 @@ def _no_handler_is_left(_handlers_at_first: dict[signal.Signals, Any]) -> Iterat
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU, or root, where there is none, with the reason; begin with what takes long."""
+    """Skip what needs a GPU, or namespaces, where there is none, with the reason; begin with what takes long."""
     # Of two processes neither is to end long after the other. Keywords would be those of the folders above, too.
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for marker, why_not in (("gpu", _no_gpu), ("root", _no_namespaces)):
@@ -113,6 +113,6 @@ def _no_gpu() -> str | None:
 
 def _no_namespaces() -> str | None:
     from harness.launch.network import why_not
-    from harness.suite.network import NetworkSpec
+    from harness.suite.sections import NetworkSpec
 
     return why_not(NetworkSpec(rate="1gbit"))

@@ -10,7 +10,7 @@ import pytest
 from launch.tiny import SUITE, write_suite
 
 import harness
-from harness.launch import runner as runner_module
+from harness.launch import machines
 from harness.suite import document
 
 TESTS = Path(__file__).resolve().parent
@@ -24,9 +24,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HARNESS_DATA", raising=False)
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
-    real = runner_module.run_group
+    real = machines.run_group
     monkeypatch.setattr(
-        runner_module, "run_group", lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"})
+        machines, "run_group", lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"})
     )
     return tmp_path
 
@@ -65,7 +65,7 @@ def test_an_interrupt_is_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     def interrupt(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner_module, "run_group", interrupt)
+    monkeypatch.setattr(machines, "run_group", interrupt)
     with pytest.raises(KeyboardInterrupt):
         harness.run("tiny.yaml", data_dir="data", only="seed=0")
 

@@ -10,7 +10,7 @@ import pytest
 
 from harness.results.record_store import ResultStore, kept, write_suite
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 SLOW = ("llvmlite", "numba", "numpy", "torch")
 COMMANDS = [
@@ -74,6 +74,7 @@ print(json.dumps([found, misses]))
 """
 
 
+@pytest.mark.slow
 def test_deferred_kernels_are_the_same_and_share_their_cache(tmp_path: Path) -> None:
     def run(order: str) -> tuple[dict[str, object], int]:
         found, misses = json.loads(python(KERNELS, order, NUMBA_CACHE_DIR=str(tmp_path)))
@@ -90,7 +91,8 @@ def test_deferred_kernels_are_the_same_and_share_their_cache(tmp_path: Path) -> 
 
 def test_ranks_have_every_kernel_at_once() -> None:
     script = (
-        "import sys\nimport harness.launch.rank_imports, harness.models.gnn\n"
+        "import sys\nfrom harness.launch.fork_server import import_for_ranks\nimport_for_ranks()\n"
+        "import harness.models.gnn\n"
         "from harness.deferred import Kernel\n"
         "ours = [m for name, m in sys.modules.items() if name.split('.')[0] in ('harness', 'harness_methods')]\n"
         "print(len(ours), *{v.__name__ for m in ours for v in vars(m).values() if isinstance(v, Kernel)})\n"

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.data.formats import graphsaint, mislove, neutral, ogb, planetoid
-from harness.data.partition.partitioners import File
-from harness.data.store import map_npy, npy_chunks
+from harness.data.formats import neutral, planetoid
+from harness.data.formats.published import read_graphsaint, read_mislove, read_ogb
+from harness.data.partition import File
+from harness.data.prepared import map_npy, npy_chunks
 from harness.errors import UserError
 from harness.files import RECORD, open_regular, read_bytes, read_text, size_text
 from harness.registry import find_plugins
@@ -21,7 +22,7 @@ from harness.results.environment import measurements
 from harness.results.record import read_record
 from harness.results.record_store import read_epochs, read_suite
 from harness.spec import PartitionSpec
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.timeout(20)  # a FIFO that is opened blocks for ever
 
@@ -79,10 +80,10 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "prepared array": lambda path: map_npy(path, "delete it"),
     "partition": _partition_file,
     "npz": lambda path: neutral.info(path, "odd"),
-    "ogb, binary": _at("raw/data.npz", lambda home: ogb.read(home, "odd", home / "work")),
-    "ogb, text": _at("raw/num-node-list.csv.gz", lambda home: ogb.read(home, "odd", home / "work")),
-    "mislove": _at("youtube-groupmemberships.txt.gz", lambda home: mislove.read(home, "odd", home / "work")),
-    "graphsaint": _at("adj_full.npz", lambda home: graphsaint.read(home, "odd", home / "work")),
+    "ogb, binary": _at("raw/data.npz", lambda home: read_ogb(home, "odd", home / "work")),
+    "ogb, text": _at("raw/num-node-list.csv.gz", lambda home: read_ogb(home, "odd", home / "work")),
+    "mislove": _at("youtube-groupmemberships.txt.gz", lambda home: read_mislove(home, "odd", home / "work")),
+    "graphsaint": _at("adj_full.npz", lambda home: read_graphsaint(home, "odd", home / "work")),
     "planetoid": _at("ind.odd.y", lambda home: planetoid.read(home, "odd", home / "work")),
 }
 

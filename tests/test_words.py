@@ -17,7 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = ROOT / "tests" / "words.allow"
 TEXT = (".py", ".pyi", ".md", ".yaml", ".toml", ".j2", ".js", ".html")
-MADE = "docs/reference/"  # from docstrings, which are counted where they stand
+# Pages made from docstrings, which are counted where they are; vega is not our text.
+MADE = ("docs/reference/", "harness/report/static/")
 # Patterns are of whole words, and of words in names: `tell` is found in `on_tell`, not in `intelligible`.
 BETTER = {
     "told": "reported, notified, given",

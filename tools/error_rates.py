@@ -19,13 +19,13 @@ from typing import Literal
 
 import numpy as np
 
-from harness.claims import State, Sureness, against, decide, worst
-from harness.claims.measured import Measured
+from harness.claims import State, decide, worst
+from harness.claims.measured import Measured, Sureness, against
 from harness.metrics import METRICS, Formula
 from harness.results.censored import Times, compare
 from harness.results.contrast import RISK, Contrast, Pairs, against_best, share_of_risk
 from harness.results.tuned import TunedMethod, TuningTrial
-from harness.tune.choice import Curve, Tried, choose
+from harness.tune.study import Curve, Tried, choose
 from tools.reference import table
 
 Rate = Callable[[], float]

@@ -26,7 +26,7 @@ Verdicts are about methods with such a budget on this machine; how often they er
 [error-rates.md](error-rates.md).
 """
 # Headings of the report whose tables the page has.
-SHOWN = ("Over all data sets", "Leaderboard", "Soonest to the target", "Tuning")
+SHOWN = ("Over all data sets", "Leaderboard", "Fastest to target", "Tuning")
 
 
 def render(report: Report, suite: str) -> str:

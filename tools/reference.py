@@ -13,14 +13,16 @@ from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
+import harness
+import harness.plugin
 from harness.cli import app
 from harness.cli.data import default_text, type_text
 from harness.data.catalog import DatasetInfo
 from harness.data.partition import PARTITIONERS
 from harness.data.registry import dataset_info, shipped_names
+from harness.deferred import Deferred, Kernel
 from harness.metrics import EPOCH_METRICS, METRICS, Metric
-from harness.models.layer import MODELS
-from harness.models.spec import ModelSpec
+from harness.models.layer import MODELS, ModelSpec
 from harness.registry import Registry
 from harness.runtime.method import METHODS, Method
 from harness.runtime.minibatch import MiniBatchMethod
@@ -28,10 +30,8 @@ from harness.runtime.optimizers import OPTIMIZERS, SCHEDULES
 from harness.runtime.pipelined import PipelinedMethod
 from harness.runtime.run_config import TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
-from harness.suite.claim import Claim, Expect
-from harness.suite.network import NetworkSpec
 from harness.suite.schema import DatasetSettings, MethodSettings, OwnModel, Suite, Timeouts
-from harness.suite.tuning import Budget, Range, RelativeTarget, TuningSpec
+from harness.suite.sections import Budget, Claim, Expect, NetworkSpec, Range, RelativeTarget, TuningSpec
 
 GENERATED = "<!-- Made from the code by `make reference`; do not edit. -->"
 
@@ -239,6 +239,33 @@ Options of its own go below the name: `model: {{name: {{NAME: {{option: value}}}
     )
 
 
+def plugin_page() -> str:
+    """Return the list of the names that plugins import."""
+    sections = []
+    for module in (harness, harness.plugin):
+        rows = []
+        for name in sorted({*module.__all__} - {"__version__"}):
+            value = getattr(module, name)
+            if isinstance(value, Deferred):
+                what = "the module, imported on first use"
+            elif inspect.isclass(value) or inspect.isroutine(value) or isinstance(value, Kernel):
+                what = (inspect.getdoc(value) or "").split("\n")[0]
+            else:  # a constant, or another name of a type
+                what = f"`{value}`" if len(str(value)) < 100 else ""
+            rows.append((f"`{name}`", what))
+        sections.append(f"## {module.__name__}\n\n{table(['name', 'what it is'], rows)}")
+    return (
+        f"""{GENERATED}
+# Names for plugins
+
+Plugins import these names ([plugins](../plugins.md)); everything else may change at any time.
+
+"""
+        + "\n\n".join(sections)
+        + "\n"
+    )
+
+
 def options_text(fields: Mapping[str, FieldInfo]) -> str:
     """Return options in one cell of a table."""
     return "<br>".join(f"`{key}` ({_default(field)}): {_limits(field)}" for key, field in fields.items()) or "none"
@@ -302,7 +329,7 @@ def pages() -> dict[str, str]:
     """Return the text of every page by its path in the directory of the reference."""
     methods = {f"methods/{method.name}.md": method_page(method) for method in shipped_methods()}
     fixed = {"suite.md": suite_page(), "commands.md": commands_page(), "methods/index.md": index_page()}
-    return fixed | {"names.md": names_page()} | methods
+    return fixed | {"names.md": names_page(), "plugin.md": plugin_page()} | methods
 
 
 START, END = "<!-- columns: made from the code by `make reference` -->\n", "<!-- end of columns -->\n"

@@ -28,8 +28,8 @@ from harness.results.record import Record
 from harness.results.record_store import SUITE_FILE, read_at, records_under
 from harness.spec import Spec
 from harness.suite import document
-from harness.suite.load import load_suite
 from harness.suite.schema import Suite
+from harness.suite.suite_file import load_suite
 
 HEAD = """# What is reproduced
 

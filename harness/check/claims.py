@@ -21,7 +21,7 @@ from harness.check.training import Moments, RankOutcome
 from harness.data.graph import GraphData
 from harness.metrics import PURPOSES
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import Bytes, BytesCase
 from harness.runtime.method import Family, Method
 from harness.runtime.run_config import TrainSpec
@@ -205,7 +205,7 @@ def _stated(method: type[Method[Any]], run: CheckRun, case: BytesCase) -> Bytes 
     """Return the method's closed form, or what is wrong with it."""
     try:
         return method.bytes_per_epoch(method.Options(**run.options), case)
-    except Exception as error:  # the code is somebody else's
+    except Exception as error:  # the method's code may raise anything
         return f"bytes_per_epoch raised {type(error).__name__}: {error}"
 
 
@@ -272,7 +272,7 @@ def _biased(run: CheckRun, ranks: Result) -> list[str]:
 
 
 def bias(ranks: list[Moments], want: NDArray[np.float64]) -> str:
-    """Return what tells the means apart from `want` [N, F], in a few words; "" if nothing does."""
+    """Return what distinguishes the means from `want` [N, F], in a few words; "" if nothing does."""
     scores, nodes = [np.empty(0)], [np.empty(0, int)]
     for rank in ranks:
         reached = np.flatnonzero(rank.times >= SEEN)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.data.graph import GraphData
-from harness.data.partition.store import PartitionPaths, ensure_partitioned
-from harness.data.store import write_graph
-from harness.models.spec import ModelSpec
+from harness.data.partition.cached import PartitionPaths, ensure_partitioned
+from harness.data.prepared import write_graph
+from harness.models.layer import ModelSpec
 from harness.spec import PartitionSpec
 
 

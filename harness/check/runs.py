@@ -20,7 +20,7 @@ from harness.check.training import (
     resumed,
     train,
 )
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.checkpoint import CheckpointPlace
 from harness.runtime.run_config import Timing, TrainSpec
 from harness.spec import PluginSource
@@ -43,7 +43,7 @@ class CheckRun:
     """One method on one graph, trained; or, with `draws`, its aggregations drawn so many times.
 
     `tiny`: the graph, dealt to as many parts as there are ranks; `model`: in words, `network`: its spec;
-    `spec`: how it is trained; `draws`: 0, or how many epochs are drawn; `again`: tells runs apart that are the same;
+    `spec`: how it is trained; `draws`: 0, or how many epochs are drawn; `again`: distinguishes runs that are the same;
     `timing`: how epochs are timed (meters take longer to start than these graphs to train); `cut`: 0, or the epochs
     after which another trainer goes on from a checkpoint.
     """
@@ -144,13 +144,13 @@ def _on_ranks(world: int, runs: Sequence[CheckRun], limit_s: float) -> dict[str,
 
 def _told(output: str) -> str:
     """Return what of the output of ranks says why a run failed: where each was, or the end of a traceback."""
-    told = []
+    said = []
     for part in output.split("--- ")[1:]:
         lines = [line for line in part.splitlines() if line.strip()]
         stacks = [i for i, line in enumerate(lines) if "most recent call first" in line]
         inner = lines[stacks[-1] + 1 :][:SHOWN] if stacks else lines[1:][-SHOWN:]
-        told += [lines[0], *inner] if inner else []
-    return "\n".join(told)
+        said += [lines[0], *inner] if inner else []
+    return "\n".join(said)
 
 
 State = Literal["ok", "FAIL", "not claimed", "not run"]
@@ -186,11 +186,11 @@ class CheckFinding:
     @property
     def lines(self) -> list[str]:
         """The finding as text."""
-        told = [f"{self.state:<11}  {self.check:<13}  {self.claim}"]
-        told += [f"{'':<13}{problem}" for problem in self.problems[:SHOWN_LINES]]
+        lines = [f"{self.state:<11}  {self.check:<13}  {self.claim}"]
+        lines += [f"{'':<13}{problem}" for problem in self.problems[:SHOWN_LINES]]
         if len(self.problems) > SHOWN_LINES:
-            told.append(f"{'':<13}and {len(self.problems) - SHOWN_LINES} more like these")
-        return told + [f"{'':<15}{line}" for line in self.output.splitlines()]
+            lines.append(f"{'':<13}and {len(self.problems) - SHOWN_LINES} more like these")
+        return lines + [f"{'':<15}{line}" for line in self.output.splitlines()]
 
 
 @dataclass(frozen=True)
@@ -222,16 +222,16 @@ class CheckReport:
 
 def find_all(checks: Sequence[Check], results: Mapping[str, Result]) -> list[CheckFinding]:
     """Judge checks by the results of their runs; a run that failed is reported by the first check that has it."""
-    told: set[str] = set()
-    return [_find(check, results, told) for check in checks]
+    reported: set[str] = set()
+    return [_find(check, results, reported) for check in checks]
 
 
-def _find(check: Check, results: Mapping[str, Result], told: set[str]) -> CheckFinding:
+def _find(check: Check, results: Mapping[str, Result], reported: set[str]) -> CheckFinding:
     done = [(run, results[run.key]) for run in check.runs]
     ended = [(run, result) for run, result in done if not isinstance(result, RunFailure)]
     failed = [(run, result) for run, result in done if isinstance(result, RunFailure) and not result.left_out]
-    failures = [(run, failure) for run, failure in failed if run.key not in told]
-    told.update(run.key for run, _ in failures)
+    failures = [(run, failure) for run, failure in failed if run.key not in reported]
+    reported.update(run.key for run, _ in failures)
     if not ended and not failures:
         return CheckFinding(check.name, "not run", "nothing of it runs")
     problems = [f"{run}: {failure.reason}" for run, failure in failures]

@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from harness.check.graphs import OnDisk
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.checkpoint import CheckpointPlace
 from harness.runtime.integrity import EVALUATION
 from harness.runtime.job import Job, patient_threads
 from harness.runtime.method import METHODS
 from harness.runtime.report import RankReport
 from harness.runtime.run_config import MethodSpec, RunConfig, Timing, TrainSpec, TuningRun
-from harness.runtime.trainer import Trainer, keep, resume, set_up
+from harness.runtime.trainer import Trainer, set_up
 from harness.runtime.worker import Worker
 from harness.spec import PluginSource
 
@@ -71,7 +71,7 @@ class Case:
         return Job(
             config=config, graph=graph, train_view=parts.train, full_view=parts.full, inductive=inductive,
             store=out / "store", out=out, attempt="check", threads=self.train.threads or 1,
-            checkpoints=self.checkpoints,
+            checkpoints=self.checkpoints, audit=True,
         )  # fmt: skip
 
 
@@ -113,10 +113,10 @@ def resumed(rank: int, world: int, case: Case, cut: int) -> list[RankOutcome]:
     for epoch in range(cut):
         first.report.epochs.append(first.train_epoch(epoch))
     assert first.checkpoints is not None
-    keep(first, first.checkpoints, cut)
+    first.keep(first.checkpoints, cut)
     first.method.close()
     second = case.trainer(rank, world)
-    resume(second)
+    second.resume()
     return [outcome(second)]
 
 
@@ -128,12 +128,12 @@ def outcome(trainer: Trainer) -> RankOutcome:
     for epoch in range(len(rows), worker.job.config.train.epochs):
         rows.append(trainer.train_epoch(epoch))
     gradients = {name: p.grad.cpu().numpy().copy() for name, p in worker.model.named_parameters() if p.grad is not None}
-    with trainer.usage.evaluation():
+    with trainer.account.evaluation():
         scores = trainer.scores()
     trainer.integrity.unchanged(worker.model, EVALUATION)
     trainer.method.close()
     broken, traffic = trainer.integrity.broken, worker.traffic.rows()
-    trainer.look_back()
+    trainer.end()
     return RankOutcome(before, gradients, rows, traffic, scores, _weights(worker), broken, tuple(trainer.report.flags))
 
 

@@ -7,132 +7,20 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 
-from harness.claims.measured import Measured, Results, same_runs
-from harness.claims.text import By, compares, differences, expectation, number, span, unit_of, with_interval
+from harness.claims.measured import By, Measured, Results, Sureness, against, same_runs
 from harness.errors import UserError
 from harness.metrics import Formula, Metric, find_metric
-from harness.results import contrast
-from harness.results.contrast import RISK, Contrast, difference_reach, mean_reach
 from harness.results.frames import load_inputs
 from harness.results.record import Record, flatten
 from harness.results.record_store import KeptSuite, kept, kept_suites
-from harness.results.stats import Interval, join_unique
-from harness.suite.claim import Claim, Expect
+from harness.results.stats import Interval, byte_unit, join_unique, show_value, significant, time_unit
 from harness.suite.schema import TrialConfig
+from harness.suite.sections import Claim, Expect
 from harness.suite.select import Row, pairs_of
-
-
-@dataclass(frozen=True)
-class Sureness:
-    """How intervals of a claim's values are made.
-
-    `metric`: stands for the claim's formula: whether it drifts with the machine, is exact, is a score; `risk`: of an
-    interval that misses the truth, where there are several beside it.
-    """
-
-    metric: Metric
-    risk: float
-
-    @classmethod
-    def of(cls, formula: Formula, declared: Sequence[Metric], count: int) -> Sureness:
-        """Return that of a formula, of which `count` values are held against one expectation."""
-        above, below = ([find_metric(name, declared) for name in side] for side in (formula.columns, formula.per))
-        timed = [any(metric.machine for metric in side) for side in (above, below)]
-        rises = timed[1] or (timed[0] and above[0].better == "more")  # as the machine gets faster
-        score = not below and above[0].difference
-        return cls(
-            Metric(
-                "claimed",
-                unit="fraction" if score else "",
-                better="more" if rises or score else "less",
-                machine=timed[0] != timed[1],
-                exact=all(metric.exact for metric in (*above, *below)),
-            ),
-            RISK / max(1, count),
-        )
-
-    def interval(self, cell: Measured) -> Interval | None:
-        """Return the interval of a cell's value over runs; None of one, unless it is exact."""
-        values = list(cell.by_run.values())
-        reach = 0.0 if self.metric.exact and len(values) == 1 else mean_reach(values, self.risk)
-        if reach is None or cell.value is None:
-            return None
-        if self.metric.machine:  # at another time the machine may be faster or slower
-            reach += contrast.DRIFT * abs(cell.value)
-        return Interval(cell.value, cell.value - reach, cell.value + reach)
-
-    def against(self, of: Measured, over: Measured, by: By) -> Interval | None:
-        """Return the interval of two cells' ratio or difference about its value without drift; None if not known.
-
-        Runs that both cells have go together.
-        """
-        runs = sorted(of.by_run)
-        whole = against(of, over, by)
-        if whole is None or over.value is None or of.value is None:
-            return None
-        if of.by_run.keys() != over.by_run.keys():
-            return self._of_other_seeds(of, over, by, whole)
-        a, b = (np.array([cell.by_run[run] for run in runs]) for cell in (over, of))
-        positive = min(a.min(), b.min()) > 0
-        unit = abs(over.value) if self.metric.machine and by == "difference" else 1.0
-        if by == "difference":
-            sizes = (b - a) / unit
-        elif positive:  # of means: their ratio, and how far the pairs are from it
-            sizes = math.log(whole) + b / of.value - a / over.value
-        else:
-            sizes = whole + (b - whole * a) / over.value
-        middles = np.log([a, b]).mean(axis=0) if positive else None
-        found = Contrast([self._pairs(sizes, over, of, middles)], self._kind(by, len(runs))).row(0, self.risk)
-        if found.low is None or found.high is None:
-            return None
-        moved = [end - float(sizes.mean()) for end in (found.size, found.low, found.high)]
-        if by == "ratio" and positive:
-            return Interval(*(whole * math.exp(by_much) for by_much in moved))
-        return Interval(*(whole + unit * by_much for by_much in moved))
-
-    def _kind(self, by: By, count: int) -> Metric:
-        """Return the metric as `Contrast` takes it: over several seeds nothing is exact, and ratios are no scores."""
-        score = self.metric.difference and by == "difference"
-        return replace(self.metric, exact=self.metric.exact and count == 1, unit="fraction" if score else "")
-
-    def _pairs(self, sizes: np.ndarray, over: Measured, of: Measured, middles: np.ndarray | None) -> contrast.Pairs:
-        runs = sorted(of.by_run)
-        started, measured = (
-            np.array([[getattr(cell, name)[run] for run in runs] for cell in (over, of)])
-            for name in ("started", "references")
-        )
-        sign = -1 if self.metric.better == "more" else 1
-        return contrast.Pairs(sizes, started, sign * np.log(measured), middles)
-
-    def _of_other_seeds(self, of: Measured, over: Measured, by: By, whole: float) -> Interval | None:
-        """Return the interval of independent samples; drift may be all of its bound."""
-        scales = (over.value, of.value) if by == "ratio" else (1.0, 1.0)
-        if not scales[0] or not scales[1]:
-            return None
-        a, b = (np.array(list(c.by_run.values())) / scale for c, scale in zip((over, of), scales, strict=True))
-        reach = difference_reach(a, b, self.risk)
-        if reach is None:
-            return None
-        bound = contrast.DRIFT if self.metric.machine else 0.0
-        if by == "ratio" and whole > 0:
-            return Interval(whole, whole * math.exp(-reach - bound), whole * math.exp(reach + bound))
-        reach = abs(whole) * (reach + bound) if by == "ratio" else reach + bound * abs(over.value or 0.0)
-        return Interval(whole, whole - reach, whole + reach)
-
-
-def against(of: Measured, over: Measured, by: By) -> float | None:
-    """Return the ratio or difference of two cells' values; None if a value is missing, or a divisor is 0."""
-    if of.value is None or over.value is None:
-        return None
-    if by == "difference":
-        return of.value - over.value
-    return of.value / over.value if over.value else None
-
 
 State = Literal["holds", "indicated", "indicated against", "fails", "not measured"]
 WORST: tuple[State, ...] = ("fails", "indicated against", "indicated", "holds")
@@ -373,7 +261,7 @@ def judge(runs: pd.DataFrame, suites: Mapping[str, KeptSuite], declared: Sequenc
 
 
 def judge_directories(directories: Sequence[Path], suites: Iterable[KeptSuite] = ()) -> list[Judged]:
-    """Evaluate the claims of what was run, each suite as it is kept beside its results.
+    """Evaluate the claims of what was run, each suite as it is kept with its results.
 
     `directories`: of results, of suites in them, or of trials; `suites`: to hold the results against in place of those
     kept. UserError if a directory is missing or holds no trial, or a record or `suite.json` is damaged.
@@ -397,7 +285,7 @@ def suite_of(
     UserError if there is a mistake in the suite, or no record under its name.
     """
     from harness.suite.expand import expand
-    from harness.suite.names import read_suite
+    from harness.suite.suite_file import read_suite
 
     suite = read_suite(file, (), plugins, trusted=trusted)
     inputs = load_inputs(results)
@@ -421,3 +309,127 @@ def _on_last_data(trials: Sequence[TrialConfig], records: Sequence[Record]) -> l
         found = max((started.get(id_, ""), name) for id_, name in zip(ids, names, strict=True))
         last[what] = max(last.get(what, ("", "")), found if found[0] else ("", ""))
     return [trial.model_copy(update={"data": last[what][1] or None}) for trial, what in zip(trials, reads, strict=True)]
+
+
+_SIGNS = {"increasing": " < ", "decreasing": " > "}
+
+
+def unit_of(claim: Claim, declared: Iterable[Metric] = ()) -> str:
+    """Return the unit that a claim's values are written in; "" for plain numbers.
+
+    `declared`: the metrics of methods' own.
+    """
+    formula = Formula.parse(claim.metric)
+    if compares(claim) == "ratio":
+        return "×"
+    if formula.per:
+        return ""
+    metric = find_metric(formula.columns[0], declared)
+    if metric.difference:
+        return "%" if claim.by is None else "points"
+    unit = metric.unit.removesuffix("/epoch")
+    return unit if unit in ("s", "B") else ""
+
+
+def compares(claim: Claim) -> By | None:
+    """Return how a claim compares: by ratio, by difference, or not (None)."""
+    return (claim.by or "ratio") if claim.over is not None else None
+
+
+def number(value: float, unit: str, bounds: Sequence[float] = ()) -> str:
+    """Write a value in its unit, with three digits, or as many as distinguish it from the bounds."""
+    return f"{_digits(value, unit, bounds)} {_scale(value, unit)[1]}".rstrip()
+
+
+def span(low: float, high: float, unit: str, bounds: Sequence[float]) -> str:
+    """Write two values as `number` does, their unit once where it is the same."""
+    ends = low, high
+    return _spanned([_digits(end, unit, bounds) for end in ends], [_scale(end, unit)[1] for end in ends], " to ")
+
+
+def _spanned(texts: Sequence[str], names: Sequence[str], join: str) -> str:
+    first = texts[0] if names[0] == names[1] else f"{texts[0]} {names[0]}"
+    return f"{first}{join}{texts[1]} {names[1]}".rstrip()
+
+
+def _digits(value: float, unit: str, bounds: Sequence[float] = ()) -> str:
+    size, _ = _scale(value, unit)
+
+    def write(one: float, digits: int) -> str:
+        if unit in ("%", "points"):
+            return f"{one / size:{'+' if unit == 'points' else ''}.{digits - 1}f}"
+        return significant(one / size, digits)
+
+    looks_alike = [b for b in bounds if b != value and math.isfinite(b)]
+    enough = (d for d in range(3, 9) if all(write(b, d) != write(value, d) for b in looks_alike))
+    return write(value, next(enough, 9))
+
+
+def _scale(value: float, unit: str) -> tuple[float, str]:
+    """Return in what to write a value: (how much of the metric's unit, name)."""
+    if unit in ("%", "points"):
+        return 0.01, unit
+    if unit == "B":
+        return byte_unit(abs(value))
+    return time_unit(abs(value)) if unit == "s" else (1.0, unit)
+
+
+def with_interval(value: float, interval: Interval | None, unit: str, bounds: Sequence[float] = ()) -> str:
+    """Write a value and its interval, the ends in the value's unit."""
+    if interval is None:
+        return number(value, unit, bounds)
+    size, name = _scale(value, unit)
+    own = unit if unit in ("%", "points") else ""
+    ends = (end if own else end / size for end in (interval.low, interval.high))
+    low, high = (_digits(end, own) for end in ends)
+    return f"{_digits(value, unit, bounds)} [{low}, {high}] {name}".rstrip()
+
+
+def _bound(value: float, unit: str) -> str:
+    """Write a bound as briefly as the suite does."""
+    size, name = _scale(value, unit)
+    return f"{value / size:{'+' if unit == 'points' and value else ''}.6g} {name}".rstrip()
+
+
+def expectation(claim: Claim, unit: str) -> str:
+    """Write what a claim expects; `unit`: as `unit_of` has it."""
+    expect = claim.expect
+    if expect.order is not None:
+        order = _SIGNS[expect.direction or "increasing"].join(selector_text(item) for item in expect.order)
+        allowed = f" ({100 * expect.tolerance:g} % the wrong way allowed)" if expect.tolerance else ""
+        return order + allowed
+    if expect.between is not None:
+        low, high = expect.between
+        if low == high:
+            return _bound(low, unit)
+        texts, _, names = zip(*(_bound(end, unit).partition(" ") for end in (low, high)), strict=True)
+        return "between " + _spanned(texts, names, " and ")
+    if expect.at_least is not None:
+        return f"at least {_bound(expect.at_least, unit)}"
+    return f"at most {_bound(expect.at_most or 0.0, unit)}"
+
+
+def subject(claim: Claim) -> str:
+    """Write what a claim measures: its metric, of which trials, over which."""
+    over = f" over {selector_text(claim.over)}" if claim.over is not None else ""
+    return f"{claim.metric} of {selector_text(claim.of)}{over}"
+
+
+def selector_text(selector: Mapping[str, Any]) -> str:
+    """Write a selector: its keys' values, with the key where the value is no name."""
+    return " ".join(
+        value if isinstance(value, str) else f"{key.split('.')[-1]}={show_value(value)}"
+        for key, value in selector.items()
+    )
+
+
+def differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say for each of several flat configurations what sets it apart: as few of its keys as distinguish them all."""
+    chosen: list[str] = []
+    distinct, keys = 1, {key for config in configs for key in config}
+    # Names come before options, and these before what a data set brings with it.
+    for key in sorted(keys, key=lambda key: (not key.endswith((".name", "dataset.options.of")), key)):
+        kinds = len({str([config.get(k) for k in (*chosen, key)]) for config in configs})
+        if kinds > distinct:
+            chosen, distinct = [*chosen, key], kinds
+    return [selector_text({key: config[key] for key in chosen if config.get(key) is not None}) for config in configs]

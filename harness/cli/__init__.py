@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from harness.cli import compare, data, doctor, history, method, plan, project, results, run, status, suites, tune
+from harness.cli import authoring, compare, data, doctor, plan, results, run, tune
 from harness.errors import DataUnavailable, UserError, of_system, printable
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -46,27 +46,27 @@ def _root(
 
 for _command in (
     run.run,
-    method.check,
+    authoring.check,
     plan.plan,
-    suites.suites,
+    authoring.suites,
     run.warm,
     tune.tune,
-    status.status,
+    results.status,
     results.report,
     results.check_claims,
     compare.compare,
-    history.history,
+    compare.history,
     results.merge,
     results.export,
-    project.project,
+    compare.project,
     data.partition,
-    suites.schema,
+    authoring.schema,
     doctor.doctor,
 ):
     app.command()(_command)
 app.add_typer(data.list_app, name="list")
-method.new_app.command()(suites.suite)
-app.add_typer(method.new_app, name="new")
+authoring.new_app.command()(authoring.suite)
+app.add_typer(authoring.new_app, name="new")
 app.add_typer(data.data_app, name="data")
 
 
@@ -85,10 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (UserError, DataUnavailable) as error:
         _end(error)
     except OSError as error:
-        told = of_system(error)
-        if told is None:
+        known = of_system(error)
+        if known is None:
             raise
-        _end(told)
+        _end(known)
     finally:
         if arguments is None:
             _pass_first_signals()
@@ -100,14 +100,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _pass_first_signals() -> None:
-    """Let a first Ctrl-C or SIGTERM pass while the interpreter ends, where it gave a traceback; a second ends it."""
+    # A first Ctrl-C or SIGTERM passes while the interpreter ends, where it gave a traceback; a second ends it.
     for each in _ENDING:
         if callable(signal.getsignal(each)):
             signal.signal(each, lambda number, _: signal.signal(number, signal.SIG_DFL))
 
 
 def _end(error: UserError | DataUnavailable) -> NoReturn:
-    with suppress(OSError):  # the disk that it is told to may be the one that is full
+    with suppress(OSError):  # the disk of standard error may be the full one
         for line in error.lines if isinstance(error, UserError) else [printable(str(error))]:
             print(f"error: {line}", file=sys.stderr)
     sys.exit(2)

@@ -1,7 +1,8 @@
-"""`harness compare`: two sets of results, trial by trial."""
+"""`harness compare`, `history` and `project`: results with others, over commits, and on another network."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -10,14 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import Printed, option
+from harness.cli.command_options import Printed, option
 from harness.cli.terminal import bytes_text, print_csv, table
-from harness.errors import UserError
+from harness.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from harness.metrics import Metric
-    from harness.results.compare import Compared, Pair, Pairing, Trial
+    from harness.results.compare import Compared, Pair, Pairing, Point
     from harness.results.contrast import Drift
+    from harness.results.projection import NamedLink, Projection
+    from harness.results.record import Record
 
 
 def compare(
@@ -66,21 +69,18 @@ def compare(
     for note in notes:
         typer.echo(note, err=format == "csv")
     broken = [p for p in found.pairs if p.before.record.status == "ok" != p.after.record.status]
-    if limit is not None and (broken or any(_exceeds(row, chosen, limit) for row in (*rows, whole))):
+    unchanged = 0 if chosen.difference else 1
+    worse = [row for row in (*rows, whole) if row.worse]
+    if limit is not None and (broken or any(abs(row.change - unchanged) >= limit for row in worse)):
         raise typer.Exit(1)
 
 
 def _limit(text: str | None) -> float | None:
-    """Read "5%" or "5" as 0.05."""
     if text is None:
         return None
     if not (match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%?\s*", text)):
         raise UserError(f"'{text}' is no percentage", key="--fail-on", fix="e.g. 5%")
     return float(match[1]) / 100
-
-
-def _exceeds(row: Compared, metric: Metric, limit: float) -> bool:
-    return row.worse and abs(row.change - (0 if metric.difference else 1)) >= limit
 
 
 def _machines(pairs: Sequence[Pair], metric: Metric, any_machine: bool, after: Path) -> list[str]:
@@ -104,7 +104,8 @@ def _left_out(found: Pairing, ok: Sequence[Pair]) -> list[str]:
     notes = [f"paired by all but {', '.join(found.apart)}"] if found.apart else []
     for p in found.pairs:
         if p not in ok:
-            statuses = (f"{side}: {_status(t)}" for side, t in (("A", p.before), ("B", p.after)))
+            ends = [(side, t.record.status, t.record.reason) for side, t in (("A", p.before), ("B", p.after))]
+            statuses = (f"{side}: {', '.join(filter(None, end))}" for side, *end in ends)
             notes.append(f"not compared: {p.after.record.label} ({', '.join(statuses)})")
     notes += [f"not compared: {p.after.record.label} (ran on other data)" for p in found.other_data]
     for side, trials in (("A", found.only_before), ("B", found.only_after)):
@@ -112,10 +113,6 @@ def _left_out(found: Pairing, ok: Sequence[Pair]) -> list[str]:
             more = f" and {len(trials) - 1} more" if len(trials) > 1 else ""
             notes.append(f"only in {side}: {trials[0].record.label}{more}")
     return notes
-
-
-def _status(trial: Trial) -> str:
-    return ", ".join(filter(None, (trial.record.status, trial.record.reason)))
 
 
 def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: str) -> None:
@@ -126,7 +123,7 @@ def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: st
         return
     shown = [[row.label, row.trials, *cells(row, metric), verdict(row)] for row in rows]
     shown.append([f"all {len(rows)}", whole.trials, None, None, *cells(whole, metric)[2:], verdict(whole)])
-    columns = ["trial", "seeds", "A", "B", "B - A" if metric.difference else "B / A", "interval", "verdict"]
+    columns = ["trial", "seeds", "A", "B", _change(metric), "interval", "verdict"]
     table(columns, shown, title=f"{metric.name}{f', {metric.better} is better' if metric.better else ''}")
     if len(rows) > 1:
         typer.echo(f"intervals hold with 95 % for all {len(rows)} trials and their mean together")
@@ -134,10 +131,14 @@ def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: st
         typer.echo(line)
 
 
+def _change(metric: Metric) -> str:
+    return "B - A" if metric.difference else "B / A"
+
+
 DRIFTS: dict[Drift, str] = {
     "none": "",
     "turns": "A and B ran in turns: pairs take the machine's drift out",
-    "reference": "B / A is without the machine's drift, as the reference workload tells it",
+    "reference": "B / A is without the machine's drift, as the reference workload measures it",
     "unknown": (
         "A and B did not run in turns, nor was the reference workload measured often enough: intervals allow for a "
         "drift of 10 % (for K = 0, 1, ... run A, then B, with --repeat N --only repeat=K)"
@@ -156,7 +157,7 @@ def drift_lines(trials: Sequence[Drift], whole: Drift) -> list[str]:
 
 
 def verdict(row: Compared) -> str:
-    """Return the verdict, and what it would take to tell."""
+    """Return the verdict, and what a decision would take."""
     return ": ".join(filter(None, (row.verdict, row.needs)))
 
 
@@ -179,3 +180,181 @@ def cells(row: Compared, metric: Metric) -> list[object]:
 
     interval = f"{text(row.interval.low)} to {text(row.interval.high)}" if row.interval else None
     return [amount(row.before), amount(row.after), text(row.change), interval]
+
+
+def history(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Results of one suite by several versions: a directory each, or one."),
+    ],
+    metric: Annotated[str, option("--metric COLUMN", "Metric to follow: a column of load_results.")] = "epoch_time_s",
+    format: Printed = "table",
+) -> None:
+    """Follow the same trials over commits, and say where a metric changed.
+
+    Each version is compared with the one of the last change, as `harness compare` compares two: B / A over all trials
+    with its interval, slower, faster or cannot tell. A change point names the trials that changed. Of a code that never
+    changed at most 5 % of histories have one.
+    """
+    from harness.results.compare import history as follow
+    from harness.results.compare import metric_of, versions
+
+    found = versions(directories)
+    chosen = metric_of(metric, [trial for version in found for trial in version.trials])
+    points = follow(found, chosen)
+    if format == "csv":
+        columns = ["version", "started", "trials", "since", "change", "low", "high", "verdict", "needs", "why"]
+        lines = []
+        for point in points:
+            whole = numbers(point.whole) if point.whole else [None] * 5
+            since = point.since.name if point.since else None
+            head = [point.version.name, point.version.started, len(point.version.trials), since]
+            lines.append([*head, *whole, point.why or None])
+        print_csv(columns, lines)
+        return
+    columns = ["version", "started", "trials", "since", _change(chosen), "interval", "verdict"]
+    better = f", {chosen.better} is better" if chosen.better else ""
+    table(columns, [_row(point, chosen) for point in points], title=f"{chosen.name}{better}", spare=["since"])
+    for point in points:
+        for row in point.changed:
+            if row is not point.whole:
+                change, interval = cells(row, chosen)[2:]
+                typer.echo(f"{point.version.name}: {row.label}: {change} ({interval}), {verdict(row)}")
+
+
+def _row(point: Point, metric: Metric) -> list[object]:
+    started = point.version.started[:16].replace("T", " ")
+    beginning: list[object] = [point.version.name, started, len(point.version.trials)]
+    if point.since is None:
+        return [*beginning, None, None, None, "the first"]
+    if point.whole is None:
+        return [*beginning, point.since.name, None, None, f"not compared: {point.why}"]
+    said = f"changed: {verdict(point.whole)}" if point.changed else verdict(point.whole)
+    return [*beginning, point.since.name, *cells(point.whole, metric)[2:], said]
+
+
+Row = tuple[object, ...]
+PROJECTION_MODEL = (
+    "Projections of a model (alpha-beta, one full-duplex link a host), not measurements. Assumptions: "
+    "docs/design/projection.md"
+)
+PROJECTION = (
+    *("trial", "label", "base", "measured s", "network", "compute s", "exchange s", "reduce s"),
+    *("projected s", "communication %", "speed-up over full"),
+)
+VALIDATION = ("trial", "label", "base", "measured s", "projected s", "error %")
+
+
+def project(
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS", help="Results directory, or one suite's directory in it.")
+    ] = Path("results"),
+    network: Annotated[
+        str, option("--network NAME,...", "Rates of a host's link (10gbit), or nvlink, pcie4, pcie5, hdr, ndr.")
+    ] = "1gbit,10gbit,100gbit",
+    latency: Annotated[str, option("--latency TIME", "From host to host, e.g. 50us.")] = "0",
+    ranks_per_host: Annotated[int, option("--ranks-per-host K", "Ranks that share a link.", min=1)] = 1,
+    base: Annotated[
+        str | None,
+        option(
+            "--base NETWORK",
+            "Project from the trials on this network (none: the loopback).",
+            show_default="of each trial's twins the one on the fastest",
+        ),
+    ] = None,
+    validate: Annotated[
+        bool, typer.Option("--validate", help="Compare with the twins measured on other networks instead.")
+    ] = False,
+    format: Printed = "table",
+) -> None:
+    """Predict epoch time on another network.
+
+    From each trial's measured compute and its bytes by peer; see docs/design/projection.md for the model.
+    Left out are trials of one rank, those that failed, and those timed without phases.
+    """
+    from harness.results.frames import load_inputs
+    from harness.results.projection import parse_link, why_not
+    from harness.suite.sections import parse_latency
+
+    links = [parse_link(name.strip(), "--network") for name in network.split(",")]
+    try:
+        latency_s = parse_latency(latency)
+    except ValueError as error:
+        raise UserError(str(error), key="--latency") from None
+    records = sorted(load_inputs(results).records.values(), key=lambda r: (r.suite, r.started, r.label))
+    groups = _groups(records, base, results)
+    if validate:
+        rows, notes = _validation(groups, results)
+    else:
+        rows = _projections([found for found, _ in groups], links, latency_s, ranks_per_host)
+        notes = _projection_notes(links, latency, ranks_per_host)
+    (table if format == "table" else print_csv)(VALIDATION if validate else PROJECTION, rows)
+    left_out = Counter(reason for record in records if (reason := why_not(record)))
+    notes += [f"Left out: {count} where the trial {reason}." for reason, count in left_out.items()]
+    for note in [PROJECTION_MODEL, *notes]:
+        typer.echo(note, err=format == "csv")
+
+
+def _groups(records: Sequence[Record], label: str | None, results: Path) -> list[tuple[Record, Sequence[Record]]]:
+    """Return the trials to project from, each with its twins."""
+    from harness.results.projection import base_of, counterparts, network_label
+
+    groups = counterparts(records)
+    if not groups:
+        raise UserError("holds no trial to project", file=results, fix="it takes two ranks and measured phases")
+    networks = {network_label(record) for group in groups for record in group}
+    if label is not None and label not in networks:
+        raise UserError(f"no trial ran on network '{label}'", key="--base", fix=nearest(label, networks))
+    return [(found, group) for group in groups if (found := base_of(group, label))]
+
+
+def _projections(
+    bases: Sequence[Record], links: Sequence[NamedLink], latency_s: float, ranks_per_host: int
+) -> list[Row]:
+    from harness.results.projection import network_label
+    from harness.results.projection import project as project_trial
+
+    def on(link: NamedLink, record: Record) -> Projection:
+        return project_trial(record, link.bits_s, latency_s, ranks_per_host=ranks_per_host, sockets=link.sockets)
+
+    rows: list[Row] = []
+    for record, link in itertools.product(bases, links):
+        found, full = on(link, record), _full(record, bases)
+        epoch = found.epoch_time_s
+        head = (record.trial, record.label, network_label(record), record.result["epoch_time_s"])
+        shown = (found.compute_s + found.wait_s, found.exchange_s, found.reduce_s, epoch)
+        speed_up = on(link, full).epoch_time_s / epoch if full and epoch else None
+        rows.append((*head, link.name, *shown, 100 * found.communication, speed_up))
+    return rows
+
+
+def _full(record: Record, bases: Sequence[Record]) -> Record | None:
+    """Return the trial of `full` that differs from `record` in its method only."""
+
+    def setting(other: Record) -> dict[str, object]:
+        return {key: value for key, value in other.config.items() if key != "method"}
+
+    return next((b for b in bases if b.config["method"]["name"] == "full" and setting(b) == setting(record)), None)
+
+
+def _projection_notes(links: Sequence[NamedLink], latency: str, ranks_per_host: int) -> list[str]:
+    shared = "a host of its own for each rank" if ranks_per_host == 1 else f"{ranks_per_host} ranks a host"
+    notes = [f"Latency {latency}, {shared}; compute includes the wait for slower ranks where it was measured apart."]
+    return notes + [f"{link.name}: {link.source}." for link in links if link.source]
+
+
+def _validation(groups: Sequence[tuple[Record, Sequence[Record]]], results: Path) -> tuple[list[Row], list[str]]:
+    from harness.results.projection import compare_counterparts, network_label
+
+    rows: list[Row] = []
+    errors = []
+    for found, group in groups:
+        for each in compare_counterparts(group, found):
+            head = (each.trial.trial, each.trial.label, network_label(found), each.measured_s)
+            rows.append((*head, each.projection.epoch_time_s, 100 * each.error))
+            errors.append(each)
+    if not errors:
+        fix = "run a suite whose `network` lists several, e.g. suites/network.yaml"
+        raise UserError("holds no trials that differ only in network", file=results, fix=fix)
+    largest = max(errors, key=lambda each: abs(each.error))
+    return rows, [f"Largest error: {100 * largest.error:+.1f} % ({largest.trial.label})."]

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
-from harness.cli.options import DataDir, DatasetOption, Plugin, dataset_options, option, use_data_dir
+from harness.cli.command_options import DataDir, DatasetOption, Plugin, dataset_options, option, use_data_dir
 from harness.cli.terminal import bytes_text, table
 from harness.errors import UserError, nearest, spelled
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.registry import PluginKey, Registry
+    from harness.registry import Registry
     from harness.spec import DatasetSpec, PartitionSpec, PluginSource
 
 
@@ -56,8 +56,8 @@ def _list_kind(command: str, about: str, section: str, number: int = 0) -> None:
 
     @list_app.command(command, help=f"{about} with their options.")
     def list_kind(plugin: Plugin = None) -> None:
-        from harness.suite.load import SECTIONS
         from harness.suite.schema import named_in
+        from harness.suite.suite_file import SECTIONS
 
         registry, *own = named_in(section)[number]
         found = list(_all(registry, plugin))
@@ -87,7 +87,7 @@ def _all(registry: Registry[Any], plugin: list[str] | None) -> Iterator[tuple[st
         try:
             found = registry.find(name, plugins).value
             entry = name, found, found.summary(), _options(found.Options.model_fields)
-        except Exception as error:  # a package of somebody else's must not hide the others
+        except Exception as error:  # a broken package must not hide the others
             entry = name, None, " ".join(str(error).split()), []
         yield entry
 
@@ -215,56 +215,43 @@ def partition(
     sum of boundary nodes = rows sent per layer and direction; a cut edge counts once. Partitions are
     cached, so a later run of a suite finds them.
     """
-    from harness.data.registry import dataset_info, dataset_name, prepare
-    from harness.registry import find_plugins
-    from harness.spec import DatasetSpec
-
-    place, counts, plugins = use_data_dir(data_dir), _counts(parts), find_plugins(plugin or [])
-    fixed = {"objective": objective, "balance": balance, "seed": seed}
-    specs = [_spec(count, name, fixed) for name in _methods(method, plugins) for count in counts]
-    dataset_spec = DatasetSpec(name=dataset_name(dataset), options=dataset_options(options))
-    mode = dataset_info(dataset_spec).inductive if inductive is None else inductive
-    graph = prepare(dataset_spec, data_dir=place)
-    totals = [_show(graph, dataset_spec, spec, mode, plugins.get(("partitioner", spec.method))) for spec in specs]
-    table(TOTALS, totals, title=f"{dataset_spec.name}: partitions")
-
-
-def _counts(text: str) -> list[int]:
-    """Parse a list of positive numbers such as `2,4,8`."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UserError(f"'{text}' is not a list of positive numbers", key="--parts", fix="e.g. 2,4,8")
-    return [int(part) for part in parts]
-
-
-def _methods(text: str, plugins: Mapping[PluginKey, PluginSource]) -> list[str]:
-    from harness.data.partition import PARTITIONERS
-
-    known = {*PARTITIONERS.names(plugins)} - {"file"}
-    names = [spelled(part.strip(), known) for part in text.split(",") if part.strip()]
-    for name in names:
-        if name not in known:
-            raise UserError(f"unknown partitioner '{name}'", key="--method", fix=nearest(name, known))
-    return names
-
-
-def _spec(parts: int, method: str, fixed: dict[str, Any]) -> PartitionSpec:
     from pydantic import ValidationError
 
-    from harness.spec import PartitionSpec
+    from harness.data.partition import PARTITIONERS
+    from harness.data.registry import dataset_info, dataset_name, prepare
+    from harness.registry import find_plugins
+    from harness.spec import DatasetSpec, PartitionSpec
 
+    directory, plugins = use_data_dir(data_dir), find_plugins(plugin or [])
+    counts = [part.strip() for part in parts.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in counts):
+        raise UserError(f"'{parts}' is not a list of positive numbers", key="--parts", fix="e.g. 2,4,8")
+    known = {*PARTITIONERS.names(plugins)} - {"file"}
+    names = [spelled(part.strip(), known) for part in method.split(",") if part.strip()]
+    if unknown := [name for name in names if name not in known]:
+        raise UserError(f"unknown partitioner '{unknown[0]}'", key="--method", fix=nearest(unknown[0], known))
+    fixed = {"objective": objective, "balance": balance, "seed": seed}
     try:
-        return PartitionSpec.model_validate({"parts": parts, "method": method, **fixed})
+        specs = [
+            PartitionSpec.model_validate({"parts": int(count), "method": name, **fixed})
+            for name in names
+            for count in counts
+        ]
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(f"'{first['input']}': {first['msg']}", key=f"--{first['loc'][0]}") from error
+    dataset_spec = DatasetSpec(name=dataset_name(dataset), options=dataset_options(options))
+    mode = dataset_info(dataset_spec).inductive if inductive is None else inductive
+    graph = prepare(dataset_spec, data_dir=directory)
+    totals = [_show(graph, dataset_spec, spec, mode, plugins.get(("partitioner", spec.method))) for spec in specs]
+    table(TOTALS, totals, title=f"{dataset_spec.name}: partitions")
 
 
 def _show(
     graph: Path, dataset: DatasetSpec, spec: PartitionSpec, inductive: bool, source: PluginSource | None
 ) -> list[Any]:
     """Print the table of one partition; return its row of the last table."""
-    from harness.data.partition.store import ensure_partitioned, partition_table
+    from harness.data.partition.cached import ensure_partitioned, partition_table
 
     views = ensure_partitioned(graph, spec, inductive=inductive, source=source)
     *rows, total = partition_table(views.train)

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from harness.cli.options import DataDir, use_data_dir
+from harness.cli.command_options import DataDir, use_data_dir
 from harness.cli.terminal import bytes_text, table
 from harness.gpus import why_unusable
 
@@ -23,6 +23,7 @@ IMPORTS = {
     "ogb": "ogbn-* data sets cannot be downloaded",
     "pyarrow": "no epochs can be recorded",
     "matplotlib": "no reports",
+    "seaborn": "no figures of a report as files",
 }
 REQUIRED = ("torch", "numba", "pyarrow", "gloo", "cache directory")
 
@@ -116,7 +117,7 @@ def _warm_start() -> Check:
 
 def _networks() -> list[Check]:
     from harness.launch.network import why_not
-    from harness.suite.network import NetworkSpec
+    from harness.suite.sections import NetworkSpec
 
     rate, latency = why_not(NetworkSpec(rate="1gbit")), why_not(NetworkSpec(latency="1ms"))
     return [

@@ -5,65 +5,38 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import (
-    DataDir,
-    Device,
+from harness.cli.command_options import (
     Executor,
-    Fresh,
-    Interleave,
     Nodes,
-    Only,
-    Plugin,
-    Repeat,
-    Results,
-    Retry,
-    Set,
-    Shard,
     SlurmSettings,
-    SuiteFile,
-    TrustPlugins,
+    SuiteOptions,
     executor_of,
     node_count,
-    overrides_of,
-    statuses_of,
-    use_data_dir,
+    suite_command,
 )
-from harness.cli.selection import Kept, select
 from harness.cli.terminal import bytes_text, seconds_text, table
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    from harness.launch.memory import Capacity
+    from harness.launch.hardware import Capacity
     from harness.launch.planner import PlannedTrial
     from harness.results.record import Record
     from harness.results.record_store import ResultStore
 
 
+@suite_command("warm")
 def plan(
-    suite: SuiteFile,
-    results: Results = Path("results"),
-    device: Device = None,
-    only: Only = None,
-    set_: Set = None,
-    plugin: Plugin = None,
-    trust_plugins: TrustPlugins = False,
-    retry: Retry = "",
-    fresh: Fresh = False,
-    data_dir: DataDir = None,
+    asked: SuiteOptions,
     memory: Annotated[
         bool, typer.Option("--memory", help="Also show what the memory of a rank consists of, trial by trial.")
     ] = False,
     executor: Executor = "local",
     slurm: SlurmSettings = None,
     nnodes: Nodes = None,
-    shard: Shard = None,
-    repeat: Repeat = None,
-    interleave: Interleave = False,
 ) -> None:
     """List what a run would do.
 
@@ -71,38 +44,35 @@ def plan(
     rank needs, and whether all ranks fit: into this machine, or those of the executor, or their GPUs. It warns of
     options that may not be meant on their graph. Nothing is downloaded, built or written.
 
-    Memory is what layers, features, sparse matrices and the optimizer take. It has a range, from no boundary to the
-    largest possible, until the partition is known. Interpreter and libraries come on top.
+    Memory is what layers, features, sparse matrices and the optimizer take at most: with the largest possible boundary
+    until the partition is known. Interpreter and libraries come on top.
 
     The time is that of trials that ran on this machine before. Where there are none, arithmetic gives a rough one.
     """
-    from harness.launch.memory import require_means
-    from harness.launch.options import RunOptions
     from harness.launch.planner import plan as make_plan
-    from harness.launch.planner import remarks
+    from harness.launch.planner import require_means, total, warnings
     from harness.results.record_store import ResultStore, read_at, records_under
     from harness.results.stats import trials as trials_text
 
-    options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
-    set_ = overrides_of(set_, repeat, interleave)
-    kept = Kept(results, build=False)
-    loaded, trials = select(suite, set_, device, only, data_dir, plugin, shard, kept, trusted=trust_plugins)
+    loaded, trials = asked.select(build=False)
     nodes = node_count(nnodes or "1")
     machines = _machines(executor_of(executor, slurm, False, None), slurm, nodes)
     require_means(trials, loaded, machines)
     here = executor == "local" and nodes == 1
-    store = ResultStore(results, loaded.name)
+    store = ResultStore(asked.results, loaded.name)
     records = [read_at(place) for place in records_under(store.directory)]
-    planned = make_plan(trials, store, options, machines, records)
-    rows = [(p.trial.id, _state(p), p.trial.label, _memory(p), _fits(p), p.reason) for p in planned]
-    table(["id", "state", "trial", "memory a rank", "fits", "reason"], rows, spare=["memory a rank", "id"])
-    if memory:
-        for trial in planned:
-            _show_components(trial)
+    planned = make_plan(trials, store, asked.run_options(), machines, records)
+    columns = ["id", "state", "trial", "memory a rank", "fits", "reason"]
+    table(columns, [_cells(each) for each in planned], spare=["memory a rank", "id"])
+    for each in planned if memory else ():
+        rows = [(name, bytes_text(size)) for name, size in each.largest.items()]
+        rows.append(("together", bytes_text(total(each.largest))))
+        typer.echo("")
+        table(["memory of the largest rank", "at most"], rows, title=each.trial.label)
     for trial in planned:
-        for line in trial.memory.foreseen:
+        for line in trial.warnings:
             typer.echo(f"{trial.trial.id} {trial.trial.label}: {line}")
-    for line in remarks([p for p in planned if p.state == "run"], machines if here else None):
+    for line in warnings([p for p in planned if p.state == "run"], machines if here else None):
         typer.echo(f"note: {line}")
     counts = Counter(p.state for p in planned)
     claims = f"; claims: {len(loaded.claims)}" if loaded.claims else ""
@@ -115,11 +85,8 @@ def plan(
 
 
 def _duration(planned: Sequence[PlannedTrial], records: Sequence[Record], store: ResultStore) -> str:
-    """Return how long the trials that are to run will take here, one after another, and how that is known.
-
-    By the suite's own records, and by those of the suites beside it.
-    """
-    from harness.launch.forecast import Forecaster
+    """Return how long the trials to run will take here, one after another, by records of this and other suites."""
+    from harness.launch.planner import Forecaster
     from harness.results.environment import machine
     from harness.results.record_store import SUITE_FILE, read_at, records_under
 
@@ -129,7 +96,7 @@ def _duration(planned: Sequence[PlannedTrial], records: Sequence[Record], store:
     forecaster = Forecaster(machine())
     forecaster.learn(records)
     for directory in {file.parent for file in store.root.glob(f"*/{SUITE_FILE}")} - {store.directory}:
-        with suppress(UserError):  # a damaged record is told where its own suite is planned
+        with suppress(UserError):  # a damaged record is reported where its own suite is planned
             forecaster.learn(map(read_at, records_under(directory)))
     found = [forecaster.of(each.trial, each.graph) for each in todo]
     by: Counter[str] = Counter(each.by for each in found)
@@ -156,35 +123,17 @@ def _machines(executor: str, slurm: SlurmSettings, nodes: int) -> Capacity:
         from harness.launch.executors.ray import capacity as of_ray
 
         return of_ray(nodes)
-    from harness.launch.memory import capacity
+    from harness.launch.hardware import capacity
 
     return capacity() if nodes == 1 else replace(capacity(), nodes=nodes, where="a node like this machine")
 
 
-def _state(planned: PlannedTrial) -> str:
-    return f"done ({planned.done_status})" if planned.state == "done" else planned.state
+def _cells(planned: PlannedTrial) -> tuple[str | None, ...]:
+    from harness.launch.planner import total
 
-
-def _memory(planned: PlannedTrial) -> str:
-    from harness.launch.memory import total
-
-    low, high = bytes_text(total(planned.memory.least)), bytes_text(total(planned.memory.most))
-    return low if low == high else f"{low} - {high}"
-
-
-def _fits(planned: PlannedTrial) -> str:
-    lacking = planned.shortage
-    if lacking is None:
-        return ""
-    verdict = "will not fit: needs at least" if lacking.certain else "may not fit: needs up to"
-    return f"{verdict} {bytes_text(lacking.needed)}, {lacking.where} has {bytes_text(lacking.available)}"
-
-
-def _show_components(planned: PlannedTrial) -> None:
-    from harness.launch.memory import total
-
-    least, most = planned.memory.least, planned.memory.most
-    rows = [(name, bytes_text(least.get(name, 0)), bytes_text(most.get(name, 0))) for name in most | least]
-    rows.append(("together", bytes_text(total(least)), bytes_text(total(most))))
-    typer.echo("")
-    table(["memory of the largest rank", "at least", "at most"], rows, title=planned.trial.label)
+    state = f"done ({planned.done_status})" if planned.state == "done" else planned.state
+    fits, lacking = "", planned.shortage
+    if lacking is not None:
+        needed, available = bytes_text(lacking.needed), bytes_text(lacking.available)
+        fits = f"may not fit: needs up to {needed}, {lacking.where} has {available}"
+    return planned.trial.id, state, planned.trial.label, bytes_text(total(planned.largest)), fits, planned.reason

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from harness.cli.terminal import beginning, end_of, is_terminal, seconds_text
-from harness.launch.progress import Latest
+from harness.launch.process import Latest
 from harness.results.record import Record
 from harness.results.stats import trials
 from harness.suite.schema import TrialConfig
@@ -171,7 +171,7 @@ class Counted:
         how_far = [latest.stage] if latest.stage else epoch
         took = now - self._trial_started
         left = f"{seconds_text(took / share * (1 - share))} left" if share and not latest.stage else ""
-        # Of the label, what tells it from the others is last: method, parts, seed.
+        # The end of a label distinguishes it from others: method, parts, seed.
         label = end_of(self._label, max(room - len("  ".join([*how_far, left])) - 2, room // 2))
         values = latest.text().split("  ") if latest.epoch else []
         return [suite, beginning([label, *how_far, left, *values], room)]

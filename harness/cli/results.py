@@ -1,19 +1,28 @@
-"""`harness report`, `check-claims`, `merge` and `export`: what is made of results."""
+"""`harness status`, `report`, `check-claims`, `merge` and `export`: commands that read a directory of results."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from harness.cli.options import ClaimingSuite, DataDir, Plugin, ResultDirs, TrustPlugins, option, use_data_dir
+from harness.cli.command_options import ClaimingSuite, DataDir, Plugin, ResultDirs, TrustPlugins, option, use_data_dir
+from harness.cli.terminal import is_terminal, seconds_text, table
 from harness.errors import UserError
 from harness.report import DRAWN, FORMATS, write_report
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from rich.console import RenderableType
+
+    from harness.results.leases import RunnerInfo
+    from harness.results.status import SuiteState, SuiteWatch
 
 WATCH_S, RENEWED_S = 2.0, 10
 
@@ -28,7 +37,7 @@ def report(
         list[Path] | None,
         option(
             "--baseline DIR",
-            "Stored results that are shown where they stand beside these: same data, model, training; may be repeated.",
+            "Stored results to show next to these where data, model and training are the same; may be repeated.",
         ),
     ] = None,
     suite: ClaimingSuite = None,
@@ -50,7 +59,7 @@ def report(
     The page draws its figures itself; --format svg or pdf-figures also writes them as files. With --watch the report
     is renewed until every trial of the suites has a record, or until Ctrl-C.
     """
-    from harness.launch.inputs import cores
+    from harness.launch.hardware import cores
     from harness.registry import find_plugins
 
     places = results or [Path("results")]
@@ -65,10 +74,10 @@ def report(
 
         given = [suite_of(suite, places, use_data_dir(data_dir), plugin or [], trusted=trust_plugins)]
     views = find_plugins(plugin or [])
-    beside = cores() - 1
+    workers = cores() - 1
     if watch:
-        _until_all_ended(places, lambda: write_report(places, out, asked, given, views, RENEWED_S, beside, stored))
-    typer.echo(str(write_report(places, out, asked, given, views, beside=beside, baselines=stored)))
+        _until_all_ended(places, lambda: write_report(places, out, asked, given, views, RENEWED_S, workers, stored))
+    typer.echo(str(write_report(places, out, asked, given, views, workers=workers, baselines=stored)))
     drawn = "" if set(asked) & set(DRAWN) else "; figures as files: --format svg or pdf-figures"
     typer.echo(f"written: {', '.join(asked)}{drawn}", err=True)
     _tell_edited([*places, *stored])
@@ -125,7 +134,7 @@ def check_claims(
         where = " ".join(map(str, directories))
         if suite is not None:
             raise UserError("the suite claims nothing", file=suite, fix="give it `claims:`")
-        message = "no suite with claims is kept beside these results"
+        message = "no suite with claims is kept with these results"
         raise UserError(message, file=where, fix="name the suite with --suite FILE")
     typer.echo(claims_text(judged))
     _tell_edited(directories)
@@ -186,3 +195,95 @@ def export(
     written = TRACKERS[to](runs, out)
     typer.echo(f"{written} trials written, {len(runs) - written} were there")
     typer.echo(f"{to}: {out or os.environ['MLFLOW_TRACKING_URI']}")
+
+
+FLAGS = 20  # that are listed
+WATCHED_S = 2.0  # between renewals of the table of running trials
+
+
+def status(
+    results: Annotated[Path, typer.Argument(metavar="DIR", help="Results directory, or one suite's directory in it.")],
+    watch: Annotated[bool, typer.Option("--watch", help="Show it anew until every trial has a record.")] = False,
+    failed: Annotated[
+        int, option("--failed N", "How many of the trials that failed to list.", min=0, show_default="20")
+    ] = 20,
+) -> None:
+    """Show the state of a run, from any machine that sees the results.
+
+    Running trials with their machine and time, ended ones with their status, and how many are left. Every runner
+    writes its state next to the results, so the command that runs the suite need not be asked.
+    """
+    from harness.results.status import SuiteWatch, suite_directories
+
+    watches = [SuiteWatch(directory) for directory in suite_directories(results)]
+    if watch:
+        _watch(watches)
+    for one in watches:
+        _show(one.state(), one.silent(), failed)
+
+
+def _show(state: SuiteState, silent: frozenset[str], most: int) -> None:
+    typer.echo(f"{state.name}: {summary(state)}")
+    rows = [(*_cells(info)[:3], "silent: lost?" if info.id in silent else info.doing) for info in state.running]
+    if rows:
+        table(RUNNING, rows)
+    for info, why in state.lost:
+        typer.echo(f"lost: {info.label}: its runner ({info.where}) {why}; the next runner runs it again")
+    bad = [each for each in state.ended if each.status not in ("ok", "skipped")]
+    if bad and most:
+        table(["failed", "status", "reason"], [(each.label, each.status, each.reason or "") for each in bad[:most]])
+    if len(bad) > most:
+        typer.echo(f"and {len(bad) - most} more that failed (--failed N)")
+    if flags := [(each.label, flag) for each in state.ended for flag in each.flags]:
+        table(["flagged", "what"], flags[:FLAGS])
+    if len(flags) > FLAGS:
+        typer.echo(f"and {len(flags) - FLAGS} more flags, in the records and the report")
+
+
+def _watch(watches: list[SuiteWatch]) -> None:
+    """Show the table until nothing is left, or until Ctrl-C: then the run goes on, only its picture ends."""
+    try:
+        with live(watches):
+            while not all(watch.state().over for watch in watches):
+                time.sleep(WATCHED_S)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+RUNNING = ("running", "where", "for", "how far")
+
+
+def _cells(info: RunnerInfo) -> tuple[str, str, str, str]:
+    return info.label or "", info.where, seconds_text(info.elapsed_s or 0), info.doing
+
+
+def summary(state: SuiteState) -> str:
+    """Return how many trials have ended, run and are left, in a line."""
+    ends = ", ".join(f"{count} {status}" for status, count in state.counts.items())
+    counts = f"{len(state.ended)} ended" + (f" ({ends})" if ends else "")
+    return f"{state.total} trials: {counts}, {len(state.running)} running, {state.left} to run"
+
+
+def live(watches: list[SuiteWatch]) -> AbstractContextManager[Any]:
+    """Return a table of the running trials that renews itself while the context lasts; nothing off a terminal."""
+    if not is_terminal():
+        return nullcontext()
+    from rich.live import Live
+
+    return Live(get_renderable=lambda: _drawn(watches), refresh_per_second=1 / WATCHED_S, transient=True)
+
+
+def _drawn(watches: list[SuiteWatch]) -> RenderableType:
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    for watch in watches:
+        state = watch.state()
+        drawn = Table(*RUNNING, box=box.SIMPLE_HEAD)
+        for info in state.running:
+            drawn.add_row(*map(Text, _cells(info)))
+        parts += [Text(f"{state.name}: {summary(state)}"), *([drawn] if drawn.row_count else [])]
+    return Group(*parts)

@@ -12,63 +12,40 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from harness.caches import cache_root
-from harness.cli.options import (
+from harness.cli.command_options import (
     SUITE_HELP,
-    DataDir,
-    Device,
     Executor,
-    Fresh,
-    Interleave,
     Jobs,
     Nodes,
     NodeTimeout,
-    Only,
-    Plugin,
     Rendezvous,
     RendezvousTimeout,
-    Repeat,
-    Results,
-    Retry,
-    Set,
-    Shard,
     SlurmSettings,
-    SuiteFile,
-    Warm,
+    SuiteOptions,
     cluster_of,
     executor_of,
     jobs_of,
     node_count,
-    overrides_of,
-    statuses_of,
-    use_data_dir,
+    suite_command,
+    suite_path,
 )
-from harness.cli.selection import Kept, select
 from harness.cli.terminal import outlive_readers, table
 from harness.errors import UserError
-from harness.suite.shipped import suite_file
 
 if TYPE_CHECKING:
     from harness.launch.executors.submission import Submission
-    from harness.launch.options import RunOptions
     from harness.launch.rendezvous import Cluster
+    from harness.launch.slots import RunOptions
     from harness.results.record_store import ResultStore
     from harness.suite.schema import Suite, TrialConfig
 
 
+@suite_command(trust_plugins=True)
 def run(
-    suite: SuiteFile,
-    results: Results = Path("results"),
-    device: Device = None,
-    only: Only = None,
-    set_: Set = None,
-    plugin: Plugin = None,
-    retry: Retry = "",
-    fresh: Fresh = False,
-    data_dir: DataDir = None,
+    asked: SuiteOptions,
     report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write the report when the run is over.")
     ] = False,
-    warm: Warm = True,
     nnodes: Nodes = None,
     rdzv: Rendezvous = None,
     rdzv_timeout: RendezvousTimeout = 300,
@@ -83,9 +60,9 @@ def run(
     together: Annotated[
         bool, typer.Option("--together", help="Let trials that are timed run side by side, too: times then disturb.")
     ] = False,
-    shard: Shard = None,
-    repeat: Repeat = None,
-    interleave: Interleave = False,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Watch ranks' threads, child processes, files and sockets; see flags.")
+    ] = False,
     request: Annotated[str | None, typer.Option("--request", help="What to run, with others.", hidden=True)] = None,
     share: Annotated[int | None, typer.Option("--share", help="Of how many runners here.", hidden=True)] = None,
 ) -> None:
@@ -99,21 +76,18 @@ def run(
     Exit code: 0 all ok or skipped, 1 some trials failed, 2 a mistake in the suite or the command, 130 interrupted.
     """
     from harness.launch.executors.submission import Submission
-    from harness.launch.memory import capacity, require_means
-    from harness.launch.options import RunOptions
-    from harness.launch.planner import outdated
+    from harness.launch.hardware import capacity
+    from harness.launch.planner import outdated, require_means
     from harness.launch.runner_process import INTERRUPTED, end_when_asked
     from harness.results.record_store import ResultStore
 
     end_when_asked()  # by a cluster that wants its machine back, or a terminal that is closed
     outlive_readers()
-    set_ = overrides_of(set_, repeat, interleave)
     local = executor_of(executor, slurm, detach, rdzv) == "local"
     cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout) if local else None
-    asked = statuses_of(retry), fresh, use_data_dir(data_dir)
-    options = RunOptions(*asked, warm=warm, request=request, wait=not no_wait, jobs=share or 1, together=together)
-    loaded, trials = select(suite, set_, device, only, data_dir, plugin, shard, Kept(results), trusted=True)
-    store = ResultStore(results, loaded.name)
+    options = asked.run_options(request=request, wait=not no_wait, jobs=share or 1, together=together, audit=audit)
+    loaded, trials = asked.select()
+    store = ResultStore(asked.results, loaded.name)
     for line in outdated(trials, store, options):
         typer.echo(f"note: {line}")
     nodes = node_count(nnodes or "1")
@@ -122,10 +96,10 @@ def run(
     if local:
         require_means(trials, loaded, replace(capacity(), nodes=nodes))
         check_cache()
-    arguments = _arguments(suite, results, device, set_, plugin, options)
+    arguments = _arguments(asked) + (["--audit"] if audit else [])
     wanted = Submission(loaded, trials, store, options, arguments, jobs_of(jobs), nodes, detach)
     if not local:
-        code = _submit(executor, wanted, slurm, device)
+        code = _submit(executor, wanted, slurm, asked.device)
     elif cluster is None and share is None and (count := _jobs_here(wanted)) > 1:
         code = _run_side_by_side(wanted, count)
     else:
@@ -141,41 +115,35 @@ def run(
     table(["status", "trials"], sorted(counts.items()))
     typer.echo(f"results: {store.directory}")
     if report:
-        from harness.launch.inputs import cores
-        from harness.registry import find_plugins
+        from harness.launch.hardware import cores
         from harness.report import write_report
 
-        views = find_plugins(loaded.plugins, loaded.directory)  # they ran a moment ago
-        written = write_report(store.directory, plugins=views, beside=cores() - 1)
+        views = loaded.catalogue().sources
+        written = write_report(store.directory, plugins=views, workers=cores() - 1)
         typer.echo(f"report:  {written}")
     else:
         typer.echo(f"report:  harness report {store.directory}")
     raise typer.Exit(code)
 
 
+@suite_command("results", "retry", "fresh", "warm", "shard", "repeat", "interleave", trust_plugins=True)
 def warm(
+    asked: SuiteOptions,
     suite: Annotated[
         Path | None,
-        typer.Argument(metavar="[SUITE]", help=f"{SUITE_HELP} Without one, every method.", callback=suite_file),
+        typer.Argument(metavar="[SUITE]", help=f"{SUITE_HELP} Without one, every method.", callback=suite_path),
     ] = None,
-    set_: Set = None,
-    device: Device = None,
-    only: Only = None,
-    data_dir: DataDir = None,
-    plugin: Plugin = None,
 ) -> None:
     """Compile ahead what trials need, once on a machine.
 
     A run does it itself before its first trial. Each shape of trial (method, model, precision, one part or more) is
     run on a tiny graph; what is compiled is kept, until the code changes.
     """
-    from harness.launch.ahead import everything
-    from harness.launch.runner import OneMachine
+    from harness.launch.machines import OneMachine, everything
     from harness.suite.schema import Timeouts
 
-    use_data_dir(data_dir)
-    trials = everything() if suite is None else select(suite, set_, device, only, data_dir, plugin, trusted=True)[1]
-    count, failed = OneMachine(Timeouts(), warm=True).compile(trials, typer.echo)
+    trials = everything() if suite is None else asked.select(with_results=False)[1]
+    count, failed = OneMachine(Timeouts(), warm=True).warm_up(trials, typer.echo)
     if failed:
         typer.echo("not every shape of trial ran: what only those need is not compiled", err=True)
         raise typer.Exit(1)
@@ -203,47 +171,44 @@ def _run_on(
         return coordinate(hub, suite, trials, store, options, progress)
 
 
-def _arguments(
-    suite: Path, results: Path, device: Device, overrides: Set, plugins: Plugin, options: RunOptions
-) -> list[str]:
-    """Return the arguments of `harness run` that make a job do the same anywhere, but for which trials."""
+def _arguments(asked: SuiteOptions) -> list[str]:
+    """Return the arguments of `harness run` by which a job does the same anywhere, without those that select trials."""
     from harness.registry import whole_entries
 
-    arguments = [str(suite.resolve()), "--results", str(results.absolute()), "--warm" if options.warm else "--cold"]
-    arguments += ["--device", device] if device else []
-    arguments += ["--data-dir", str(options.data_dir)] if options.data_dir else []
-    for pair in overrides or []:
+    arguments = [str(Path(asked.suite).resolve()), "--results", str(asked.results.absolute())]
+    arguments += ["--warm" if asked.warm else "--cold"]
+    arguments += ["--device", asked.device] if asked.device else []
+    arguments += ["--data-dir", str(asked.data_dir)] if asked.data_dir else []
+    for pair in asked.overrides:
         arguments += ["--set", pair]
-    for entry in whole_entries(plugins or []):
+    for entry in whole_entries(asked.plugin or []):
         arguments += ["--plugin", entry]
     return arguments
 
 
-def _submit(executor: str, wanted: Submission, slurm: SlurmSettings, device: Device) -> int:
-    """Have the executor run what is wanted; return the exit code."""
+def _submit(executor: str, wanted: Submission, slurm: SlurmSettings, device: str | None) -> int:
     from harness.cli.progress import Lines
-    from harness.cli.status import live
+    from harness.cli.results import live
     from harness.launch.executors.submission import Quietly, check_devices
     from harness.results.status import SuiteWatch
 
     check_devices(wanted.suite, device)
-    tell = Quietly(typer.echo)
+    report = Quietly(typer.echo)
     with live([SuiteWatch(wanted.store.directory)]):
         if executor == "ray":
             from harness.launch.executors.ray import run as run_on_ray
 
-            return run_on_ray(wanted, Lines(), tell)
+            return run_on_ray(wanted, Lines(), report)
         from harness.launch.executors.slurm import SlurmOptions
         from harness.launch.executors.slurm import run as run_on_slurm
 
-        return run_on_slurm(wanted, SlurmOptions.parse(slurm or []), Lines(), tell)
+        return run_on_slurm(wanted, SlurmOptions.parse(slurm or []), Lines(), report)
 
 
 def _jobs_here(wanted: Submission) -> int:
-    """Return how many trials run side by side here."""
     from harness.launch.executors.local import jobs_here
     from harness.launch.runner import request_of
-    from harness.launch.seats import needs_quiet
+    from harness.launch.slots import needs_quiet
 
     together = wanted.options.together
     if wanted.jobs == 1 or not (together or any(not needs_quiet(trial) for trial in wanted.trials)):
@@ -254,12 +219,11 @@ def _jobs_here(wanted: Submission) -> int:
 
 
 def _run_side_by_side(wanted: Submission, count: int) -> int:
-    """Run the suite with several runners on this machine; return the exit code."""
     from harness.cli.progress import Lines
-    from harness.cli.status import live
+    from harness.cli.results import live
     from harness.launch.executors.local import run as run_here
     from harness.launch.executors.submission import Quietly
-    from harness.launch.gpus import check_device
+    from harness.launch.hardware import check_device
     from harness.results.status import SuiteWatch
 
     check_device(wanted.trials)

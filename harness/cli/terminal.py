@@ -20,12 +20,12 @@ BREAK = re.compile(r"(?<!\d) |(?<=\d) (?!(?:[KMGT]?i?B|ms|s|min|h|J|W|%)(?![a-z]
 
 
 def is_terminal() -> bool:
-    """Whether somebody watches standard output."""
+    """Whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 class _Outliving(io.TextIOWrapper):
-    """Text for a reader who may go away: from then on it is written to nowhere."""
+    # A reader may go away: from then on text is written to nowhere.
 
     def write(self, text: str, /) -> int:
         """Write text and return its length."""
@@ -57,9 +57,9 @@ def outlive_readers() -> None:
         stream = getattr(sys, name)
         if type(stream) is io.TextIOWrapper and stream is getattr(sys, f"__{name}__"):
             stream.flush()
-            told = stream.encoding, "backslashreplace" if stream.errors == "strict" else stream.errors
+            coding = stream.encoding, "backslashreplace" if stream.errors == "strict" else stream.errors
             buffering, through = stream.line_buffering, stream.write_through
-            text = _Outliving(stream.buffer, *told, line_buffering=buffering, write_through=through)
+            text = _Outliving(stream.buffer, *coding, line_buffering=buffering, write_through=through)
             setattr(sys, name, text)
             _outliving.append(text)
 

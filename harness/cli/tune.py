@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import DataDir, Device, Plugin, Results, Set, SuiteFile, Warm, device_of, use_data_dir
+from harness.cli.command_options import SuiteOptions, suite_command
 from harness.cli.terminal import outlive_readers, seconds_text, table
 
 if TYPE_CHECKING:
     from harness.results.record_store import ResultStore
     from harness.suite.schema import Suite, TrialConfig
-    from harness.tune.search import Found
+    from harness.tune import Found
     from harness.tune.space import Searched
 
 
+@suite_command("only", "retry", "fresh", "shard", "repeat", "interleave", trust_plugins=True)
 def tune(
-    suite: SuiteFile,
-    results: Results = Path("results"),
-    device: Device = None,
-    set_: Set = None,
-    plugin: Plugin = None,
-    data_dir: DataDir = None,
-    warm: Warm = True,
+    asked: SuiteOptions,
     search_only: Annotated[bool, typer.Option("--search-only", help="Do not train the chosen settings again.")] = False,
 ) -> None:
     """Search each method's settings with the same budget, and train the chosen ones with fresh seeds.
@@ -38,21 +32,18 @@ def tune(
     """
     from harness.cli.progress import view
     from harness.cli.run import check_cache, check_writable, interrupted
-    from harness.launch.options import RunOptions
     from harness.launch.runner import run_suite
     from harness.launch.runner_process import INTERRUPTED, end_when_asked
     from harness.results.record_store import ResultStore
     from harness.suite.expand import expand
-    from harness.suite.names import read_suite
-    from harness.suite.text import write_suite_file
-    from harness.tune.search import Tuner, tuned_suite
+    from harness.suite.suite_file import write_suite_file
+    from harness.tune import Tuner, tuned_suite
     from harness.tune.space import Searched
 
     end_when_asked()
     outlive_readers()
-    options = RunOptions(data_dir=use_data_dir(data_dir), warm=warm)
-    loaded = read_suite(suite, set_ or [], plugin or [], trusted=True)
-    searched = Searched(loaded, device_of(device), data_dir)
+    loaded, results, options = asked.read(), asked.results, asked.run_options()
+    searched = Searched(loaded, asked.device, asked.data_dir)
 
     def run(of: Suite, trials: Sequence[TrialConfig], store: ResultStore) -> int:
         with view() as progress:
@@ -80,8 +71,8 @@ def tune(
         typer.echo(f"train it with fresh seeds: harness run {path} --results {results}")
         return
     store = ResultStore(results, final.name)
-    outcome.write(store.directory)  # results tell what their settings cost, wherever they are taken
-    code = run(final, expand(final, device=searched.device, data_dir=data_dir), store)
+    outcome.write(store.directory)  # results show what their settings cost, wherever they are copied
+    code = run(final, expand(final, device=asked.device, data_dir=asked.data_dir), store)
     if code == INTERRUPTED:
         interrupted()
     typer.echo(f"results: {results / final.name}")
@@ -90,7 +81,6 @@ def tune(
 
 
 def _cost(searched: Searched, subjects: int) -> Iterator[str]:
-    """Yield what the search and the training after it will take."""
     from harness.results.stats import trials
 
     spec, seeds = searched.spec, len(searched.suite.seeds)
@@ -105,31 +95,18 @@ def _cost(searched: Searched, subjects: int) -> Iterator[str]:
 
 
 def _show(found: Sequence[Found]) -> None:
-    """Print what was chosen, and what the search cost."""
     typer.echo("")
     rows = []
     for each in found:
         chosen = each.chosen
-        point = _point(chosen.tried.point) if chosen else "failed"
+        point = "failed"
+        if chosen:
+            values = {k: f"{v:.3g}" if isinstance(v, float) else v for k, v in chosen.tried.point.items()}
+            point = ", ".join(f"{key}={value}" for key, value in values.items()) or "the suite's own"
         curve = chosen.tried.curve if chosen else None
         took = curve.time_to(each.target) if curve and each.target is not None else None
-        rows.append(
-            (
-                each.subject.dataset.name,
-                each.subject.method.name,
-                f"{curve.best():.4f}" if curve else "-",
-                "-" if each.target is None else seconds_text(took) if took is not None else "not reached",
-                str(each.trials),
-                seconds_text(each.trained_s),
-                point,
-            )
-        )
+        best = f"{curve.best():.4f}" if curve else "-"
+        reached = "-" if each.target is None else seconds_text(took) if took is not None else "not reached"
+        subject = each.subject.dataset.name, each.subject.method.name
+        rows.append((*subject, best, reached, str(each.trials), seconds_text(each.trained_s), point))
     table(["data set", "method", "best val", "time to target", "trials", "training", "chosen"], rows)
-
-
-def _point(point: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={_short(value)}" for key, value in point.items()) or "the suite's own"
-
-
-def _short(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

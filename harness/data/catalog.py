@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.data.graph import Array
-from harness.data.store import chunk_rows, npy_chunks, read_header
+from harness.data.prepared import chunk_rows, npy_chunks, read_header
 from harness.deferred import numpy as np
 from harness.errors import DataError
 
@@ -28,14 +28,14 @@ def normalize_features(path: Path, mode: str, train_mask: Array) -> None:
     if mode == "standard":
         _rewrite(path, _standard(path, train_mask))
     elif mode == "row":
-        _rewrite(path, _rows_to_one)
 
+        def to_one(chunk: Array) -> Array:
+            total = chunk.sum(axis=1, dtype=np.float64, keepdims=True)
+            scale = np.divide(1.0, total, out=np.zeros_like(total), where=total != 0)
+            # A row that sums to zero is left as it is (it is all zeros in the published sets).
+            return np.where(total != 0, chunk * scale, chunk).astype(np.float32)
 
-def _rows_to_one(chunk: Array) -> Array:
-    total = chunk.sum(axis=1, dtype=np.float64, keepdims=True)
-    scale = np.divide(1.0, total, out=np.zeros_like(total), where=total != 0)
-    # A row that sums to zero is left as it is (it is all zeros in the published sets).
-    return np.where(total != 0, chunk * scale, chunk).astype(np.float32)
+        _rewrite(path, to_one)
 
 
 def _standard(path: Path, train_mask: Array) -> Callable[[Array], Array]:
@@ -93,11 +93,17 @@ class Published:
     """A published set: its sizes, the format of its files, and where they are."""
 
     info: DatasetInfo
-    format: str  # module of `harness.data.formats`
+    format: str  # key of `formats.published.READERS`
     marker: str  # a file (or directory) by which a directory is known to hold the raw files
-    urls: tuple[str, ...] = ()  # direct links; empty when there is none, `manual` then says what to do
-    manual: str = ""
+    urls: tuple[str, ...] = ()  # direct links; without any, `by_hand` has what to do
+    page: str = ""  # of a set without direct links: where its links are
+    files: tuple[str, ...] = ()  # of such a set: the ones that the reader needs
     folders: tuple[str, ...] = ()  # other names of the raw directory
+
+    @property
+    def by_hand(self) -> str:
+        """What a user does to get files without a direct link."""
+        return f"Download from {self.page} into $HARNESS_DATA/{self.info.name}; files needed: {', '.join(self.files)}"
 
 
 Sizes = tuple[int, int, int, int]  # nodes, edges, features, classes
@@ -122,7 +128,8 @@ _PLANETOID_PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
 _OGB_URL = "http://snap.stanford.edu/ogb/data/nodeproppred"
 _DGL_URL = "https://data.dgl.ai/dataset"
 _MISLOVE_URL = "http://socialnetworks.mpi-sws.mpg.de/data"
-_DRIVE = "published on Google Drive only (see github.com/GraphSAINT/GraphSAINT), which has no direct link"
+_DRIVE = "https://github.com/GraphSAINT/GraphSAINT (Google Drive, no direct link)"
+GRAPHSAINT_FILES = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
 
 
 def _info(name: str, sizes: Sizes, source: str, **others: Any) -> DatasetInfo:
@@ -141,7 +148,7 @@ def _graphsaint(name: str, sizes: Sizes, *, mirror: bool, multilabel: bool = Tru
     source = "GraphSAINT (Zeng et al. 2020), github.com/GraphSAINT/GraphSAINT, no licence stated for the data"
     info = _info(name, sizes, source, multilabel=multilabel, inductive=True, normalize="standard")
     urls = (f"{_DGL_URL}/{name}.zip",) if mirror else ()
-    return Published(info, "graphsaint", "adj_full.npz", urls, manual="" if mirror else _DRIVE)
+    return Published(info, "graphsaint", "adj_full.npz", urls, "" if mirror else _DRIVE, GRAPHSAINT_FILES)
 
 
 def _ogb(name: str, file: str, sizes: Sizes, size: int, licence: str) -> Published:

@@ -13,9 +13,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from harness.data.catalog import Bounds, Published
-from harness.data.formats.files import reading
-from harness.data.store import atomic_directory, locked
-from harness.data.sums import seal
+from harness.data.formats import reading
+from harness.data.prepared import atomic_directory, locked, seal
 from harness.errors import DataError, DataUnavailable, UserError
 from harness.files import size_text
 
@@ -38,7 +37,7 @@ def fetch(entry: Published, target: Path) -> Path:
     """
     name = entry.info.name
     if not entry.urls:
-        raise DataUnavailable(f"{name}: {entry.manual}", f"put its files into $HARNESS_DATA/{name}")
+        raise DataUnavailable(f"{name} has no direct link", entry.by_hand)
     with locked(target):
         if target.is_dir():
             return target
@@ -47,7 +46,7 @@ def fetch(entry: Published, target: Path) -> Path:
                 _fetch_one(url, work, name)
             if not (work / entry.marker).exists():
                 raise DataError(f"has no '{entry.marker}', which {name} should have", file=entry.urls[0])
-            seal(work, "*")  # not every publisher tells checksums: later the files are held against what came
+            seal(work, "*")  # not every publisher gives checksums: later the files are compared with these
     return target
 
 
@@ -62,7 +61,12 @@ def _fetch_one(url: str, work: Path, name: str) -> None:
         unpacked = work / "unpacked"
         unpack(file, unpacked, url, Bounds.of(name).unpacked)
         file.unlink()
-        _move_up(unpacked, work)
+        # Without the one directory that an archive often wraps its files in.
+        entries = [path for path in unpacked.iterdir() if path.name != "__MACOSX"]
+        wrapped = len(entries) == 1 and entries[0].is_dir() and entries[0].name != "raw"
+        for path in list((entries[0] if wrapped else unpacked).iterdir()):
+            path.rename(work / path.name)
+        shutil.rmtree(unpacked)
 
 
 def _request(url: str, file: Path, name: str) -> None:
@@ -108,15 +112,6 @@ def unpack(archive: Path, target: Path, url: str, most: int) -> None:
             if outside or "\\" in member.filename or stat.S_ISLNK(member.external_attr >> 16):
                 raise DataError(f"member '{member.filename}' points out of the archive", file=url)
             content.extract(member, target)
-
-
-def _move_up(unpacked: Path, work: Path) -> None:
-    """Move what was unpacked into `work`, without the one directory an archive often wraps it in."""
-    entries = [path for path in unpacked.iterdir() if path.name != "__MACOSX"]
-    root = entries[0] if len(entries) == 1 and entries[0].is_dir() and entries[0].name != "raw" else unpacked
-    for path in list(root.iterdir()):
-        path.rename(work / path.name)
-    shutil.rmtree(unpacked)
 
 
 class _Bar:

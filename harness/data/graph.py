@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """Compile with numba on first call; the machine code is kept beside the source."""
+    """Compile with numba on first call; the machine code is kept next to the source."""
     return cast(F, numba.njit(cache=True, nogil=True)(function))
 
 
@@ -125,7 +125,7 @@ def _first_fault(indptr: Array, indices: Array, nodes: int) -> tuple[int, int]:
 
 @compiled
 def is_symmetric(indptr: Array, indices: Array) -> bool:
-    """Tell whether a CSR that `check_csr` accepts holds the reverse of each of its edges."""
+    """Return whether a CSR that `check_csr` accepts holds the reverse of each of its edges."""
     # Rows are visited in ascending order, so row i must be the next unread entry of each of its neighbours.
     cursor = indptr[:-1].copy()
     for row in range(len(indptr) - 1):
@@ -156,7 +156,7 @@ class GraphData:
     num_classes: int
     multilabel: bool
     origin: str = "real"  # "real", "generated" or "twin" (generated in the likeness of a published set)
-    note: str = ""  # what a table must say beside the name, e.g. "twin of reddit at scale 0.02"
+    note: str = ""  # what a table adds to the name, e.g. "twin of reddit at scale 0.02"
     weights: Array | None = None  # float32 [E] edge weights, positive and finite; None: every edge counts one
 
     @classmethod
@@ -240,7 +240,7 @@ Shape = tuple[int | None, ...]  # None: any
 
 
 def fits(found: tuple[int, ...], shape: Shape) -> bool:
-    """Tell whether an array has the shape it should have."""
+    """Return whether an array has the shape it should have."""
     return len(found) == len(shape) and all(want in (None, have) for want, have in zip(shape, found, strict=True))
 
 

@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +18,6 @@ from harness.data.catalog import (
     NORMALIZERS,
     SPLITS,
     DatasetInfo,
-    Option,
     Published,
     normalize_features,
     published,
@@ -28,8 +26,20 @@ from harness.data.catalog import (
 from harness.data.download import fetch, get_command
 from harness.data.formats import neutral
 from harness.data.graph import GraphData, check_graph, train_on_all_others
-from harness.data.store import FORMAT_VERSION, SUMS, atomic_directory, fill_graph, fingerprint, locked, open_graph
-from harness.data.sums import Tell, damage, seal, set_aside, to_stderr
+from harness.data.prepared import (
+    FORMAT_VERSION,
+    SUMS,
+    Report,
+    atomic_directory,
+    damage,
+    fill_graph,
+    fingerprint,
+    locked,
+    open_graph,
+    seal,
+    set_aside,
+    to_stderr,
+)
 from harness.errors import DataError, DataUnavailable, UserError, nearest, spelled
 from harness.spec import DatasetSpec
 
@@ -81,8 +91,6 @@ def find_source(name: str, entry: Published | None, data_dir: Path | None, raw: 
     return DataSource(entry.format, raw, downloaded=True) if (raw / entry.marker).exists() else None
 
 
-__all__ = ["DatasetInfo", "Option", "dataset_info", "dataset_names", "find_prepared", "prepare"]
-
 _READER_VERSION = 4
 """Raised when a reader's or generator's result changes, so that what is cached is made anew."""
 
@@ -132,11 +140,11 @@ def prepare(
     data_dir: Path | None = None,
     cache: Path | None = None,
     download: bool = False,
-    tell: Tell = to_stderr,
+    report: Report = to_stderr,
 ) -> Path:
     """Return the prepared directory of a set (for `open_graph`); built once, whole or not at all.
 
-    What lies there is held against its checksums. If it is damaged, it is set aside and made again, which `tell` says.
+    Its files are held against their checksums. A damaged one is set aside and made again; `report` receives a line.
 
     Files are looked for in `data_dir` (else $HARNESS_DATA): `NAME.npz`, then raw files in `NAME` or
     `raw/NAME`; then among the downloads in `cache` (else `cache_root()`); `download` fetches what is missing.
@@ -147,15 +155,20 @@ def prepare(
         DataError: the files are damaged; nothing is cached. A download is removed if it is not what was received.
     """
     raw, info, source, target = _located(spec, data_dir, cache)
-    if _is_prepared(target) and _damage(target) is not None:
+    meta = target / "meta.json"
+    if meta.is_file() and _damage(target) is not None:
         with locked(target):
-            if _is_prepared(target) and (why := _damage(target)) is not None:
-                set_aside(target, why, tell)
-    if not _is_prepared(target):
+            if meta.is_file() and (why := _damage(target)) is not None:
+                set_aside(target, why, report)
+    if not meta.is_file():
         if source is None and spec.name not in generators():
-            source = _obtain(spec.name, raw, download)
+            entry = published()[spec.name]  # a set that is neither generated nor published has a neutral file
+            if not download:
+                way = get_command(spec.name) if entry.urls else entry.by_hand
+                raise DataUnavailable(f"{spec.name} is not here", way)
+            source = DataSource(entry.format, fetch(entry, raw), downloaded=True)
         with locked(target):
-            if not _is_prepared(target):
+            if not meta.is_file():
                 _build(spec, info, source, target)
     return target
 
@@ -166,15 +179,11 @@ def find_prepared(spec: DatasetSpec, *, data_dir: Path | None = None, cache: Pat
     Raises UserError and DataError as `dataset_info` does.
     """
     *_, target = _located(spec, data_dir, cache)
-    return target if _is_prepared(target) else None
-
-
-def _is_prepared(target: Path) -> bool:
-    return (target / "meta.json").is_file()
+    return target if (target / "meta.json").is_file() else None
 
 
 def _damage(target: Path) -> str | None:
-    """Return what is wrong with a prepared graph; one older than checksums is looked through, and gets them."""
+    # A graph older than checksums is looked through once, and gets them.
     if (target / SUMS).exists():
         return damage(target)
     try:
@@ -213,8 +222,7 @@ def _build(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, targ
     try:
         with atomic_directory(target) as work:
             if source is not None:
-                reader = import_module(f"harness.data.formats.{source.format}")
-                graph = _with_note(reader.read(source.path, spec.name, work), source)
+                graph = _read(source, spec.name, work)
                 if spec.options.get("split") == "full":
                     graph = train_on_all_others(graph)
             else:
@@ -228,6 +236,20 @@ def _build(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, targ
         if source is None or not source.downloaded:
             raise
         raise _of_download(source.path, spec.name, error) from error
+
+
+def _read(source: DataSource, name: str, work: Path) -> GraphData:
+    if source.format != "neutral":
+        from harness.data.formats.published import READERS  # scipy: half a second
+
+        return READERS[source.format](source.path, name, work)
+    graph = neutral.read(source.path, name, work)
+    if (entry := published().get(graph.name.replace("_", "-"))) is None:
+        return graph
+    # A neutral file that has a published set's name: its content may be anything.
+    width, published_width = graph.features.shape[1], entry.info.features
+    other = f", {width} features instead of {published_width}" if width != published_width else ""
+    return replace(graph, note=f"from {source.path.name}{other}")
 
 
 def _of_download(raw: Path, name: str, error: DataError) -> DataError:
@@ -244,25 +266,6 @@ def _of_download(raw: Path, name: str, error: DataError) -> DataError:
         return DataError(error.message, file=error.file, key=error.key, fix=fix)
     shutil.rmtree(raw, ignore_errors=True)
     return DataError(f"damaged: {why}; removed", file=raw, fix=get_command(name))
-
-
-def _obtain(name: str, raw: Path, download: bool) -> DataSource:
-    entry = published()[name]  # a set that is neither generated nor published has a neutral file
-    if download:
-        return DataSource(entry.format, fetch(entry, raw), downloaded=True)
-    if not entry.urls:
-        raise DataUnavailable(f"{name} is not here: {entry.manual}", f"put its files into $HARNESS_DATA/{name}")
-    raise DataUnavailable(f"{name} is not here", get_command(name))
-
-
-def _with_note(graph: GraphData, source: DataSource) -> GraphData:
-    """Warn of a neutral file that has a published set's name; its content may be anything."""
-    entry = published().get(graph.name.replace("_", "-"))
-    if entry is None or source.format != "neutral":
-        return graph
-    width, published_width = graph.features.shape[1], entry.info.features
-    other = f", {width} features instead of {published_width}" if width != published_width else ""
-    return replace(graph, note=f"from {source.path.name}{other}")
 
 
 def _key(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None) -> str:

@@ -1,5 +1,5 @@
 """What a layer runs on: blocks, matrices, partitions, and the kernels for them."""
 
-import lazy_loader
+from harness.deferred import moved
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = moved(__name__)

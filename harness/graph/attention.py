@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from harness.deferred import numba, torch
 from harness.deferred import numpy as np
 from harness.graph.csr import CSR
+from harness.graph.kernels import SLOPE
 from harness.graph.spmm import row_chunks, run_chunks, triton_problem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-SLOPE = 0.2  # of LeakyReLU below 0
 SPELLED_OUT = 2**24  # values of rows by edge that are in memory at once
 
 Gradients: TypeAlias = "tuple[Tensor, Tensor, Tensor]"

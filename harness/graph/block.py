@@ -26,7 +26,7 @@ class Propagation:
     loop 1 more, without one never below 1.
     """
 
-    name: str  # tells propagations apart where what follows from one is kept
+    name: str  # key of what is cached for a propagation
     left: float = 0.0  # exponent of the destination's degree
     right: float = 0.0  # exponent of the source's
     self_loop: bool = False  # every node has an edge of weight 1 to itself, which is never sampled

@@ -1,4 +1,9 @@
-"""Compressed sparse rows, the linear passes that build and reverse them, and a whole graph in them."""
+"""Compressed sparse rows, the linear passes that build and reverse them, and a whole graph in them.
+
+On the host compiled kernels make the passes. Where a matrix is on a device torch's operations do (`..._on_device`): the
+results are equal, entry for entry, and nothing of the matrix comes to the host, which waits only for sizes that are not
+known before.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from harness.deferred import numba, torch
 from harness.deferred import numpy as np
-from harness.graph import on_device
 from harness.graph.devices import upload
 
 if TYPE_CHECKING:
@@ -55,7 +59,7 @@ class CSR:
     def transpose(self) -> CSR:
         """Return the transpose by one counting pass; columns come out ascending in every row."""
         if self.indptr.device.type != "cpu":
-            starts, columns, places = on_device.transpose(self.indptr, self.indices, self.num_cols)
+            starts, columns, places = transpose_on_device(self.indptr, self.indices, self.num_cols)
             return CSR(starts, columns, self.num_rows, None if self.values is None else self.values[places])
         indptr, indices, order = _transpose(
             self.indptr.numpy(), self.indices.numpy(), self.num_cols, self.values is not None
@@ -88,7 +92,7 @@ class CSR:
         if not isinstance(kept, np.ndarray):
             new = torch.full((self.num_cols - first,), -1, dtype=torch.int32, device=kept.device)
             new[kept] = torch.arange(first, first + len(kept), dtype=torch.int32, device=kept.device)
-            starts, columns, places = on_device.induce_columns(self.indptr, self.indices, first, new)
+            starts, columns, places = induce_columns_on_device(self.indptr, self.indices, first, new)
             return CSR(starts, columns, first + len(kept), None if self.values is None else self.values[places])
         column = np.full(self.num_cols - first, -1, np.int32)
         column[kept] = np.arange(first, first + kept.size, dtype=np.int32)
@@ -104,7 +108,7 @@ class CSR:
         `entries`: how many entries they have.
         """
         if not isinstance(kept, np.ndarray):
-            selected = on_device.select_rows(self.indptr, self.indices, first, kept, entries)
+            selected = select_rows_on_device(self.indptr, self.indices, first, kept, entries)
             return CSR(*selected, self.num_cols)
         indptr, indices = select_rows(self.indptr.numpy(), self.indices.numpy(), first, kept)
         return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_cols)
@@ -248,6 +252,85 @@ def select_rows(indptr, indices, first, kept):  # type: ignore[no-untyped-def]
         row = first + kept[k]
         out[out_ptr[first + k] : out_ptr[first + k + 1]] = indices[indptr[row] : indptr[row + 1]]
     return out_ptr, out
+
+
+def row_of_entries(indptr: Tensor, entries: int) -> Tensor:
+    """Return the row of each of so many entries, int64."""
+    rows = torch.arange(indptr.numel() - 1, device=indptr.device)
+    return rows.repeat_interleave(indptr.diff(), output_size=entries)
+
+
+def pointers(sizes: Tensor) -> Tensor:
+    """Return where rows of these sizes begin, and the last one ends: int64 [rows + 1]."""
+    out = sizes.new_zeros(sizes.numel() + 1, dtype=torch.int64)
+    torch.cumsum(sizes, 0, out=out[1:])
+    return out
+
+
+def sums_by_group(values: Tensor, group: Tensor, groups: int) -> Tensor:
+    """Return the sums of `values` [n] of each `group` [n], 0 to groups - 1: [groups].
+
+    Each is added up in the order of the values, or in one that depends on nothing but their numbers: no atomics.
+    """
+    ordered, order = group.sort(stable=True)
+    ends = torch.arange(groups + 1, dtype=ordered.dtype, device=group.device)
+    return sums_of_rows(torch.searchsorted(ordered, ends), values[order])
+
+
+def sums_of_rows(indptr: Tensor, values: Tensor) -> Tensor:
+    """Return the sums of the entries `values` [entries] of each row, 0 of an empty one: [rows]."""
+    if not values.numel():
+        return values.new_zeros(indptr.numel() - 1)
+    return torch.segment_reduce(values, "sum", offsets=indptr, unsafe=True, initial=0)
+
+
+def running_sums(values: Tensor, place: Tensor, most: int) -> Tensor:
+    """Return of each entry the sum of its row up to it: [entries], of rows one behind the other.
+
+    `place` int64 [entries] is where in its row an entry is, and `most` how many a row has at most. A row's sums are of
+    its own entries alone, so that large ones elsewhere cost no digits; in log2(most) passes.
+    """
+    step = 1
+    while step < most:
+        before = torch.cat([values.new_zeros(min(step, values.numel())), values[:-step]])
+        values = values + torch.where(place >= step, before, 0)
+        step *= 2
+    return values
+
+
+def transpose_on_device(indptr: Tensor, indices: Tensor, num_cols: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return pointers, columns (int32, ascending in each row) and places in `indices` of the transpose."""
+    # Rows are in order already: a stable sort by column leaves them so.
+    ordered, order = indices.sort(stable=True)
+    columns = torch.arange(num_cols + 1, dtype=indices.dtype, device=indices.device)
+    starts = torch.searchsorted(ordered, columns)
+    return starts, row_of_entries(indptr, indices.numel())[order].int(), order
+
+
+def induce_columns_on_device(
+    indptr: Tensor, indices: Tensor, first: int, new_column: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Keep columns below `first`, and those from `first` on whose `new_column` [cols - first] is not -1.
+
+    Returns pointers, columns (int32) and places in `indices` of the matrix over the kept columns. The host waits for
+    their number.
+    """
+    below = torch.arange(first, dtype=torch.int32, device=indices.device)
+    columns = torch.cat([below, new_column])[indices]
+    kept = columns >= 0
+    places = kept.nonzero().squeeze(1)
+    return pointers(kept)[indptr], columns[places], places
+
+
+def select_rows_on_device(
+    indptr: Tensor, indices: Tensor, first: int, kept: Tensor, entries: int
+) -> tuple[Tensor, Tensor]:
+    """Return pointers and columns of the rows below `first`, then `first + kept[k]`, which have so many entries."""
+    rows = torch.cat([torch.arange(first, device=indptr.device), first + kept])
+    starts = indptr[rows]
+    out = pointers(indptr[rows + 1] - starts)
+    places = (starts - out[:-1]).repeat_interleave(out.diff(), output_size=entries)
+    return out, indices[places + torch.arange(entries, device=indptr.device)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""What a rank asks of its device beside operations on tensors: uploads, streams, events, generators, memory.
+"""Devices: uploads, streams, events, generators and memory, all that a rank needs next to operations on tensors.
 
 All of torch.cuda that a rank calls is here, so that tests can put a device of their own in its place.
 """
@@ -20,7 +20,7 @@ class DeviceKind:
     """What a kind of device has; this one is the CPU: its memory is the host's, and it has no streams.
 
     Attributes:
-        has_streams: whether work on it goes on beside the host's.
+        has_streams: whether work on it goes on at the same time as the host's.
         gloo_reads: whether gloo sends its tensors as they are, not copies in the host's memory.
         has_allocator: whether torch counts the memory that it hands out there.
     """
@@ -49,7 +49,7 @@ class DeviceKind:
         return None
 
     def new_stream(self) -> Any:
-        """Return a stream to work on beside the current one, None without streams."""
+        """Return a stream to work on next to the current one, None without streams."""
         return None
 
     def current_stream(self) -> Any:
@@ -76,7 +76,7 @@ class DeviceKind:
         return torch.Generator(device).manual_seed(seed)
 
     def generators(self, device: torch.device) -> list[torch.device]:
-        """Return the devices, beside the CPU, whose own generators work on this one uses."""
+        """Return the devices other than the CPU whose own generators work on this one uses."""
         return []
 
     def random_state(self, device: torch.device) -> Tensor | None:
@@ -104,7 +104,7 @@ class DeviceKind:
         raise NotImplementedError
 
 
-class CUDA(DeviceKind):
+class _CUDA(DeviceKind):
     """NVIDIA's GPUs."""
 
     has_streams = True
@@ -112,79 +112,61 @@ class CUDA(DeviceKind):
     has_allocator = True
 
     def device(self, local_rank: int) -> torch.device:
-        """See `DeviceKind`."""
         return torch.device("cuda", local_rank % torch.cuda.device_count())
 
     def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """See `DeviceKind`."""
         return torch.empty(shape, dtype=dtype, pin_memory=True)
 
     def upload(self, host: Tensor, device: torch.device) -> Tensor:
-        """See `DeviceKind`."""
         return host.pin_memory().to(device, non_blocking=True)
 
     def synchronize(self) -> None:
-        """See `DeviceKind`."""
         torch.cuda.synchronize()
 
     def event(self) -> Any:
-        """See `DeviceKind`."""
         return torch.cuda.Event(enable_timing=True)
 
     def new_stream(self) -> Any:
-        """See `DeviceKind`."""
         return torch.cuda.Stream()
 
     def current_stream(self) -> Any:
-        """See `DeviceKind`."""
         return torch.cuda.current_stream()
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
-        """See `DeviceKind`."""
         return torch.cuda.stream(stream)
 
     def hold(self, tensor: Tensor) -> None:
-        """See `DeviceKind`."""
         tensor.record_stream(torch.cuda.current_stream())
 
     def graph(self) -> Any:
-        """See `DeviceKind`."""
         return torch.cuda.CUDAGraph()
 
     def capture(self, graph: Any) -> AbstractContextManager[Any]:
-        """See `DeviceKind`."""
         return torch.cuda.graph(graph)
 
     def generators(self, device: torch.device) -> list[torch.device]:
-        """See `DeviceKind`."""
         return [device]
 
     def random_state(self, device: torch.device) -> Tensor | None:
-        """See `DeviceKind`."""
         return torch.cuda.get_rng_state(device)
 
     def set_random_state(self, device: torch.device, state: Tensor) -> None:
-        """See `DeviceKind`."""
         torch.cuda.set_rng_state(state, device)
 
     def reserved(self, device: torch.device) -> int:
-        """See `DeviceKind`."""
         return int(torch.cuda.memory_reserved(device))
 
     def peak(self, device: torch.device) -> int:
-        """See `DeviceKind`."""
         return int(torch.cuda.max_memory_allocated(device))
 
     def reset_peak(self, device: torch.device) -> None:
-        """See `DeviceKind`."""
         torch.cuda.reset_peak_memory_stats(device)
 
     def give_back(self) -> None:
-        """See `DeviceKind`."""
         torch.cuda.empty_cache()
 
 
-KINDS: dict[str, DeviceKind] = {"cpu": DeviceKind(), "cuda": CUDA()}
+KINDS: dict[str, DeviceKind] = {"cpu": DeviceKind(), "cuda": _CUDA()}
 
 
 def kind_of(device: torch.device) -> DeviceKind:

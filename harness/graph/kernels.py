@@ -1,4 +1,4 @@
-"""What kernels share: random numbers, and asking for memory ahead.
+"""Random numbers of kernels, on the host and on devices; prefetching; which kernels a process has compiled.
 
 Numbers depend on a seed and an index alone: not on threads, nor on the order of calls. A stream is SplitMix64
 (Steele, Lea and Flood, OOPSLA 2014) from a start of its own. A kernel opens one for each row or node that it
@@ -7,6 +7,9 @@ draws for:
     state = stream(seed, row)
     state, value = next_u64(state)
     pick = below(value, degree)
+
+Where tensors are on a device, torch's operations give the same numbers, bit for bit. int64 then holds the bits of
+uint64: sums and products wrap alike, shifts to the right are of zeros.
 """
 
 from __future__ import annotations
@@ -16,16 +19,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.data.store import locked
-from harness.deferred import Deferred, Kernel, intrinsic, numba
+from harness.data.prepared import locked
+from harness.deferred import Deferred, Kernel, intrinsic, numba, torch
 from harness.deferred import numpy as np
 
 if TYPE_CHECKING:
     from numba.core.dispatcher import Dispatcher
+    from torch import Tensor
 
 PACKAGES = ("harness", "harness_methods")
 ir: Any = Deferred("llvmlite.ir")
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_ALL, _LOW = 2**64 - 1, 2**32 - 1
+SLOPE = 0.2  # of attention's LeakyReLU below 0; here, because numba's kernels and Triton's both need it
 
 
 def batch_seed(seed: int, rank: int, epoch: int, batch: int) -> int:
@@ -71,6 +77,58 @@ def below(value, bound):  # type: ignore[no-untyped-def]
     size = np.uint64(bound)
     low = ((value & np.uint64(0xFFFFFFFF)) * size) >> np.uint64(32)
     return np.int64(((value >> np.uint64(32)) * size + low) >> np.uint64(32))
+
+
+def streams(seed: int, indices: Tensor) -> Tensor:
+    """Return where the streams `indices` (int64 [n]) of a seed in [0, 2^63) start, as `stream` does."""
+    return _mix_on_device(indices * _signed(_GOLDEN) + _signed(_mix_one(seed)))
+
+
+def stream_bits(seed: int, indices: Tensor, count: int) -> Tensor:
+    """Return the first numbers of the streams `indices` (int64 [n]) of a seed in [0, 2^63): int64 [count, n]."""
+    return bits_at(streams(seed, indices), torch.arange(1, count + 1, device=indices.device).unsqueeze(1))
+
+
+def bits_at(starts: Tensor, places: Tensor) -> Tensor:
+    """Return the numbers at `places` (int64, from 1) of streams that start at `starts` (see `streams`): int64."""
+    return _mix_on_device(starts + places * _signed(_GOLDEN))
+
+
+def uniform_on_device(bits: Tensor) -> Tensor:
+    """Return what `uniform` does of numbers: float64 in [0, 1)."""
+    return _shifted(bits, 11).double() * (1.0 / (1 << 53))
+
+
+def node_uniforms(seed: int, depth: int, nodes: Tensor) -> Tensor:
+    """Return what `harness.sampling.layer_kernels.node_uniform` does of nodes (int64 [n]): float64 [n]."""
+    layer = _mix_one((_mix_one(seed) + depth * _GOLDEN) & _ALL) >> 1
+    return uniform_on_device(streams(layer, nodes))
+
+
+def below_on_device(bits: Tensor, bounds: Tensor | int) -> Tensor:
+    """Return what `below` does of numbers and bounds: int64, in [0, bounds)."""
+    low = _shifted((bits & _LOW) * bounds, 32)
+    return _shifted(_shifted(bits, 32) * bounds + low, 32)
+
+
+def _mix_on_device(state: Tensor) -> Tensor:
+    state = (state ^ _shifted(state, 30)) * _signed(_FIRST)
+    state = (state ^ _shifted(state, 27)) * _signed(_SECOND)
+    return state ^ _shifted(state, 31)
+
+
+def _mix_one(state: int) -> int:
+    state = (state ^ (state >> 30)) * _FIRST & _ALL
+    state = (state ^ (state >> 27)) * _SECOND & _ALL
+    return state ^ (state >> 31)
+
+
+def _shifted(bits: Tensor, count: int) -> Tensor:
+    return (bits >> count) & ((1 << (64 - count)) - 1)
+
+
+def _signed(bits: int) -> int:
+    return bits - 2**64 if bits >= 2**63 else bits
 
 
 _AHEAD = 256  # entries; every one is in a cache line of its own, and to wait for it is what takes the time

@@ -40,7 +40,7 @@ class Partition:
     """The inner nodes of one rank, their in-edges, and the boundary (halo) those edges start from.
 
     Source rows are numbered inner nodes first, then boundary nodes sorted by (owner, node). Arrays are the
-    memory-mapped files of `harness.data.partition.store`; a rank opens only its own.
+    memory-mapped files of `harness.data.partition.cached`; a rank opens only its own.
     """
 
     def __init__(self, view: Path, rank: int, *, engine: str, device: torch.device, dtype: torch.dtype) -> None:

@@ -135,28 +135,24 @@ class _Sum:
         return self.builder.bitcast(self._move(place, offset), self.vector.as_pointer())
 
     def _add(self, entry: Any, place: Any, offsets: list[Any], sums: list[Any]) -> None:
-        builder, weight = self.builder, None
+        builder, weight, multiply_add = self.builder, None, None
         if self.weights is not None:
-            weight = self._spread(builder.load(builder.gep(self.weights.data, [entry])))
+            one = builder.load(builder.gep(self.weights.data, [entry]))
+            nothing = ir.Constant(self.vector, ir.Undefined)
+            order = ir.Constant(ir.VectorType(ir.IntType(32), self.vector.count), None)
+            first = builder.insert_element(nothing, one, ir.IntType(32)(0))
+            weight = builder.shuffle_vector(first, nothing, order)  # a vector of equal elements
+            kind = ir.FunctionType(self.vector, [self.vector] * 3)
+            name = f"llvm.fmuladd.v{self.vector.count}f{8 * self.itemsize}"
+            multiply_add = cgutils.get_or_insert_function(builder.module, kind, name)
         for offset, total in zip(offsets, sums, strict=True):
             value = builder.load(self._vector_at(place, offset), align=self.itemsize)
             before = builder.load(total)
-            after = builder.fadd(before, value) if weight is None else self._multiply_add(weight, value, before)
+            if weight is None:
+                after = builder.fadd(before, value)
+            else:
+                after = builder.call(multiply_add, [weight, value, before])
             builder.store(after, total)
-
-    def _multiply_add(self, weight: Any, value: Any, before: Any) -> Any:
-        kind = ir.FunctionType(self.vector, [self.vector] * 3)
-        name = f"llvm.fmuladd.v{self.vector.count}f{8 * self.itemsize}"
-        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
-        return self.builder.call(function, [weight, value, before])
-
-    def _spread(self, value: Any) -> Any:
-        """Return a vector of equal elements."""
-        builder, order = self.builder, ir.VectorType(ir.IntType(32), self.vector.count)
-        nothing = ir.Constant(self.vector, ir.Undefined)
-        return builder.shuffle_vector(
-            builder.insert_element(nothing, value, ir.IntType(32)(0)), nothing, ir.Constant(order, None)
-        )
 
 
 def _sum_row_of(_typing, x, out, indices, weights, start, stop, row, first, last, lanes, count):  # type: ignore[no-untyped-def]
@@ -338,7 +334,7 @@ class NumbaEngine:
 
 
 def held_vectors() -> int:
-    """Return how many vectors of `LINE` bytes this machine's registers hold beside what else they have to."""
+    """Return how many vectors of `LINE` bytes this machine's registers hold in addition to what else they have to."""
     return MOST if torch.backends.cpu.get_cpu_capability() == "AVX512" else MOST // 2
 
 
@@ -382,11 +378,6 @@ def triton_problem() -> str | None:
     return None
 
 
-def interpreted() -> bool:
-    """Return whether triton's kernels run on CPUs, as its interpreter does for tests."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
 def choose_engine(name: str, *, device: torch.device) -> Engine:
     """Return the engine called `name`; `auto` is the fastest one on `device`, of a GPU what is thought to be.
 
@@ -400,7 +391,9 @@ def choose_engine(name: str, *, device: torch.device) -> Engine:
         raise UserError(f"'dgl': {problem}", key="train.spmm", fix="use auto, numba or torch")
     if name == "triton" and (problem := triton_problem()):
         raise UserError(f"'triton': {problem}", key="train.spmm", fix="use auto or torch")
-    if name == "triton" and device.type != "cuda" and not interpreted():
+    # Its interpreter runs Triton's kernels on CPUs, for tests.
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if name == "triton" and device.type != "cuda" and not interpreted:
         raise UserError("'triton' runs on GPUs only", key="train.spmm", fix="use auto, numba or torch")
     if name in ("dgl", "numba") and device.type != "cpu":
         raise UserError(f"'{name}' runs on CPUs only", key="train.spmm", fix="use auto, triton or torch")

@@ -21,8 +21,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from harness.graph.attention import SLOPE
 from harness.graph.csr import CSR
+from harness.graph.kernels import SLOPE
 
 CHUNK = 1024  # entries of a row that one program sums
 _MOST_COLUMNS = 256  # of a program

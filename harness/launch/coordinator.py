@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from harness.deferred import torch
 from harness.errors import UserError
 from harness.gpus import usable_gpus
-from harness.launch.gpus import unlike_gpus
-from harness.launch.inputs import TrialInputs
-from harness.launch.local import GRACE_S, TERM_S, GroupResult, RankFailure
-from harness.launch.options import RunOptions
-from harness.launch.process import blocks, is_loopback, placements_of
-from harness.launch.progress import TrialProgress
+from harness.launch.group import GRACE_S, TERM_S, GroupResult, RankFailure
+from harness.launch.hardware import blocks, unlike_gpus
+from harness.launch.machines import OneMachine, TrialJob
+from harness.launch.process import is_loopback, placements_of
 from harness.launch.rendezvous import CALL, Cluster, Coordination, Hub, Peer, address_towards, interface_of, wait_for
-from harness.launch.runner import OneMachine, run_suite
+from harness.launch.runner import TrialProgress, run_suite
 from harness.launch.runner_process import FAILED, INTERRUPTED
-from harness.launch.seats import Seat
-from harness.results.environment import Measurement, collect
+from harness.launch.slots import RunOptions, Slot
+from harness.results.environment import collect
 from harness.results.record_store import ResultStore
-from harness.runtime.checkpoint import CheckpointPlace
 from harness.runtime.job import Backend, RanksRendezvous
 from harness.suite.schema import Suite, TrialConfig
 
@@ -107,8 +103,8 @@ def coordinate(
     progress: TrialProgress,
 ) -> int:
     """Run the suite as `run_suite` does, on all nodes; the worker nodes end when this returns."""
-    ranks = OneMachine(suite.timeouts, options.worker, options.warm, hub.cluster.nodes)
-    coordinator = Coordinator(hub, suite.name, ranks)
+    own = suite.timeouts, options.worker, options.warm, hub.cluster.nodes
+    coordinator = Coordinator(*own, hub=hub, suite=suite.name, audit=options.audit)
     code = FAILED
     try:
         hub.order(PLAN, plan_of(suite, trials, hub.cluster))
@@ -119,28 +115,22 @@ def coordinate(
     return code
 
 
-@dataclass
-class Coordinator:
-    """Runs trials on all nodes (see `runner.Machines`); worker nodes compile and warm up for themselves."""
+@dataclass(kw_only=True)
+class Coordinator(OneMachine):
+    """Runs trials on all nodes, its own ranks on this machine; the worker nodes do for themselves what it does here."""
 
     hub: Hub
     suite: str
-    ranks: OneMachine
     _calls: int = 0
     _complete: bool = False  # all nodes were there at the end of the last trial
 
     def __post_init__(self) -> None:
-        self.nodes = self.hub.cluster.nodes
         self._info = NodeInfo.here("", self.hub.address)
         self._id = uuid.uuid4().hex[:8]
 
-    def at(self, seat: Seat) -> Coordinator:
+    def at(self, slot: Slot) -> Self:
         """Return itself: of several machines a trial has all that they have."""
         return self
-
-    def threads(self, trial: TrialConfig) -> int:
-        """See `Machines`."""
-        return self.ranks.threads(trial)
 
     def why_not(self, trial: TrialConfig) -> str | None:
         """Return why the trial cannot run on several machines; None if it can."""
@@ -148,30 +138,11 @@ class Coordinator:
             return None
         return f"network {trial.network.label} is played on one machine only (run without --nnodes)"
 
-    def compile(self, trials: Sequence[TrialConfig], tell: Callable[[str], None]) -> tuple[int, int]:
-        """See `Machines`."""
-        return self.ranks.compile(trials, tell)
-
-    def expect(self, trial: TrialConfig) -> None:
-        """See `Machines`."""
-        self.ranks.expect(trial)
-
-    def measure(self, trial: TrialConfig) -> Measurement | None:
-        """See `Machines`; this is node 0, and the others are assumed to be machines like it."""
-        return self.ranks.measure(trial)
-
-    def run(
-        self,
-        trial: TrialConfig,
-        inputs: TrialInputs,
-        out: Path,
-        progress: TrialProgress,
-        checkpoints: CheckpointPlace | None = None,
-    ) -> GroupResult:
-        """Run the ranks of `trial` on all nodes; whatever becomes of a node is in the result."""
-        cluster = self.hub.cluster
+    def run(self, job: TrialJob) -> GroupResult:
+        """Run the ranks of a trial on all nodes; whatever becomes of a node is in the result."""
+        trial, checkpoints, cluster = job.trial, job.checkpoints, self.hub.cluster
         if not self._complete:
-            progress.trial_stage(f"waiting for {self.nodes} nodes at {cluster.endpoint}")
+            job.report(f"waiting for {self.nodes} nodes at {cluster.endpoint}")
         self._calls += 1
         run = f"{self.suite}.{trial.id}.{self._id}-{self._calls}"
         seen = None if checkpoints is None else str(checkpoints.shown())
@@ -184,7 +155,7 @@ class Coordinator:
                 why += f"; one was refused: {refused[-1]}" if refused else ""
                 group = GroupResult([RankFailure(None, "timeout", f"waited in vain: {why}", node=0)])
             else:
-                group = self._together(workers, trial, inputs, out, progress, checkpoints)
+                group = self._together(workers, job)
         finally:
             self.hub.order(f"{run}/stop", True)
         self._complete = group.status == "ok"
@@ -205,21 +176,13 @@ class Coordinator:
         self.hub.order(f"{run}/nodes", [infos[number].session for number in ordered])
         return WorkerNodes(self.hub, run, [chosen[number] for number in ordered], [infos[number] for number in ordered])
 
-    def _together(
-        self,
-        workers: WorkerNodes,
-        trial: TrialConfig,
-        inputs: TrialInputs,
-        out: Path,
-        progress: TrialProgress,
-        checkpoints: CheckpointPlace | None,
-    ) -> GroupResult:
-        limit_s = self.ranks.timeouts.trial_s
+    def _together(self, workers: WorkerNodes, job: TrialJob) -> GroupResult:
+        trial, checkpoints, limit_s = job.trial, job.checkpoints, self.timeouts.trial_s
         ready = workers.reports("ready", limit_s, f"had no data ready within {limit_s:g} s (timeouts.trial_s)")
         failures = failures_in(ready)
         if not failures:
             what = "prepared other data than node 0: its graph or its partition differs (same files, same versions?)"
-            differing = [node for node, report in enumerate(ready, 1) if report["hash"] != inputs.fingerprint]
+            differing = [node for node, report in enumerate(ready, 1) if report["hash"] != job.inputs.fingerprint]
             failures = [RankFailure(None, "error", what, node=node) for node in differing]
         infos = [self._info, *workers.infos]
         shares = blocks(trial.partition.parts, self.nodes)
@@ -230,7 +193,7 @@ class Coordinator:
             return GroupResult(failures)
         backend = backend_of(trial, infos, shares)
         if checkpoints is not None and not all(report.get("sees") for report in ready):
-            progress.trial_stage(f"no checkpoints: not all nodes see {checkpoints.directory}")
+            job.report(f"no checkpoints: not all nodes see {checkpoints.directory}")
             checkpoints = None
         place = checkpoints and checkpoints.model_dump(mode="json")
         bounds = [[share.start, share.stop] for share in shares]
@@ -238,15 +201,14 @@ class Coordinator:
         # HOST may resolve to the loopback here, so the interface is the one towards another node.
         far = [info.address for info in infos[1:] if not is_loopback(info.address)]
         address = address_towards(far[0], self.hub.cluster.port) if far else self.hub.address
-        own = self.ranks.start(
-            trial,
-            inputs,
-            out,
+        own = self.start(
+            replace(
+                job,
+                checkpoints=checkpoints,
+                rendezvous=ranks_rendezvous(self.hub, workers.run, backend),
+                failed_elsewhere=workers.failed,
+            ),
             placements_of(shares[0], trial.partition.parts, interface_of(address)),
-            progress.trial_event,
-            rendezvous=ranks_rendezvous(self.hub, workers.run, backend),
-            failed_elsewhere=workers.failed,
-            checkpoints=checkpoints,
         )
         if own.status != "ok":
             self.hub.order(f"{workers.run}/stop", True)

@@ -20,11 +20,10 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -66,19 +65,18 @@ class ForkServer:
         self._ready = False
         self._why_not: NoWarmStart | None = None
         self._channel, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with remote, tempfile.TemporaryFile() as wanted:
-            wanted.write(json.dumps(kernels).encode())
-            wanted.seek(0)
+        with remote:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, str(remote.fileno()), worker],
                 # OpenBLAS starts its threads when it is loaded; a rank sets their number when it is forked.
                 env={**self.env, "OPENBLAS_NUM_THREADS": "1"},
-                stdin=wanted,
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # what libraries say when they are imported; ranks write to their logs
                 stderr=subprocess.DEVNULL,
                 pass_fds=(remote.fileno(),),
                 start_new_session=True,
             )
+        self._channel.send(json.dumps({"load": kernels}).encode())
 
     def serves(self, worker: str, env: Mapping[str, str]) -> bool:
         """Whether the server lives, or could never fork, and its ranks are such."""
@@ -116,13 +114,13 @@ class ForkServer:
         Args:
             argument: of the module.
             env: the rank's whole environment.
-            placement: its network namespace, its cores, and whether it gets pages of its own.
+            placement: its network namespace and its cores.
             log, stdin: file descriptors of its output and its input.
 
         Raises:
             NoWarmStart: the server cannot fork it.
         """
-        where = {"cores": placement.cores, "own_pages": placement.own_pages, "cwd": os.getcwd()}
+        where = {"cores": placement.cores, "cwd": os.getcwd()}
         handed = [stdin, log] if placement.namespace is None else [stdin, log, placement.namespace]
         request = {"worker": self.worker, "argument": argument, "env": dict(env), **where}
         try:
@@ -130,10 +128,12 @@ class ForkServer:
             with _adopting():
                 socket.send_fds(self._channel, [json.dumps(request).encode()], handed)
                 pid = int(self._answer()["pid"])
-            if not _is_child(pid):
-                self._why_not = NoWarmStart("the kernel hands orphans to another process than the runner")
+            try:
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
                 os.kill(pid, signal.SIGKILL)  # another takes its place
-                raise self._why_not
+                self._why_not = NoWarmStart("the kernel hands orphans to another process than the runner")
+                raise self._why_not from None
         except BaseException as error:
             # An answer that was not read would be taken for the next one's.
             self.close()
@@ -143,7 +143,9 @@ class ForkServer:
         return pid
 
     def _answer(self) -> dict[str, Any]:
-        said = self._channel.recv(_MESSAGE_BYTES)
+        said = b""
+        with suppress(ConnectionResetError):  # it ended before it read what it was sent
+            said = self._channel.recv(_MESSAGE_BYTES)
         if not said:
             raise NoWarmStart(f"the process that forks ranks ended with code {self._process.wait()}")
         answer: dict[str, Any] = json.loads(said)
@@ -199,8 +201,22 @@ def shared(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in PER_RANK | _NAMED}
 
 
+def import_for_ranks() -> None:
+    """Import what a rank of harness's own needs; starts no thread and touches no device."""
+    import numba  # noqa: F401 - first, so that no kernel is deferred
+    import threadpoolctl  # noqa: F401 - a rank gives OpenBLAS its threads with it
+
+    import harness.models.gnn
+    import harness.runtime.trainer  # noqa: F401
+    from harness.graph.kernels import compile_once
+    from harness.runtime.method import METHODS
+
+    METHODS.load_own()
+    compile_once()
+
+
 def _needs(worker: str) -> str:
-    """Return what the ranks that run a module have in common: all of harness's own need the same."""
+    # All modules of harness need the same imports, so that one server forks the ranks of any of them.
     return "harness" if worker.startswith("harness.") else worker
 
 
@@ -208,19 +224,18 @@ def main(arguments: list[str]) -> NoReturn:
     """Be the server: channel's file descriptor, worker."""
     channel = socket.socket(fileno=int(arguments[0]))
     os.set_inheritable(channel.fileno(), False)
-    try:
-        server = _Server(channel, arguments[1], json.load(sys.stdin))
-        channel.send(json.dumps({"ready": True}).encode())
-    except NoWarmStart as why:
-        channel.send(json.dumps({"why_not": str(why)}).encode())
-        os._exit(1)
+    server = _Server(channel, arguments[1])
     while True:
         said, descriptors, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 3)
         if not said:
             os._exit(0)
         request = json.loads(said)
         if "load" in request:
-            server.load(request["load"])
+            try:
+                server.load(request["load"])
+            except NoWarmStart as why:
+                channel.send(json.dumps({"why_not": str(why)}).encode())
+                os._exit(1)
             channel.send(json.dumps({"ready": True}).encode())
             continue
         pid = server.fork(request, descriptors)
@@ -232,14 +247,13 @@ def main(arguments: list[str]) -> NoReturn:
 class _Server:
     """Has imported what ranks need, and forks them."""
 
-    def __init__(self, channel: socket.socket, worker: str, kernels: Versions | None) -> None:
+    def __init__(self, channel: socket.socket, worker: str) -> None:
         self._channel, self._harness = channel, _needs(worker) == "harness"
         if self._harness:  # of another module it is not known what it needs
             often = gc.get_threshold()
             gc.set_threshold(100_000, 50, 100)  # imports make little garbage: looking for it takes a fifth of the time
-            importlib.import_module("harness.launch.rank_imports")
+            import_for_ranks()
             gc.set_threshold(*often)
-        self.load(kernels)
 
     def load(self, kernels: Versions | None) -> None:
         """Load compiled kernels, and see what ranks then have."""
@@ -306,7 +320,8 @@ class _Server:
 
 
 def _renew() -> None:
-    """Give the rank what a fresh interpreter has of its own: NumPy's global generator, and OpenBLAS's threads."""
+    # A fresh interpreter has these of its own. With the server's generator a plugin that forgets to seed would draw the
+    # same on all ranks; the server loaded OpenBLAS with one thread, because threads do not survive a fork.
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     threads = int(os.environ.get("OPENBLAS_NUM_THREADS", "1"))
@@ -322,7 +337,7 @@ def own_pages(proc: Path = Path("/proc/self")) -> Iterator[tuple[int, int, int]]
     epochs would copy pages.
 
     Raises:
-        NoWarmStart: the kernel does not tell which pages there are.
+        NoWarmStart: the kernel does not say which pages there are.
     """
     page = mmap.PAGESIZE
     try:
@@ -354,7 +369,7 @@ def _runs(entries: memoryview) -> Iterator[tuple[int, int, bool]]:
 
 @contextmanager
 def _adopting() -> Iterator[None]:
-    """Become the parent of orphans among this process's descendants, for as long as the context lasts."""
+    # The kernel hands an orphan to the nearest ancestor that is a subreaper: the rank becomes this process's child.
     before = ctypes.c_int()
     with _TURN:
         _prctl(_IS_SUBREAPER, ctypes.byref(before))
@@ -363,14 +378,6 @@ def _adopting() -> Iterator[None]:
             yield
         finally:
             _prctl(_SUBREAPER, before.value)
-
-
-def _is_child(pid: int) -> bool:
-    try:
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
 
 
 def _prctl(option: int, value: Any) -> None:

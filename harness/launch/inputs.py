@@ -1,20 +1,45 @@
-"""What a trial's ranks read: the prepared graph and its partition, made once for all that share them."""
+"""What a trial's ranks read: the prepared graph and its partition, made once for all trials that share them.
+
+What is not there yet is made by a process of its own, which runs this module like a rank, so that it dies and not the
+runner if memory runs out. The kernel's OOM killer takes it before anything else of the user's.
+
+A trial's id is known without its data. Where a record of that id has other fingerprints than the data of today, the
+trial gets these into its configuration, and so an id of its own; see docs/design/records-and-resume.md.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-import os
-from collections.abc import Callable
+import signal
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.errors import DataUnavailable, UserError
-from harness.launch.process import cpu_limit
+from harness.files import RECORD, read_bytes
+from harness.launch.group import run_group
+from harness.launch.hardware import cores
+from harness.launch.namespaces import libc
+from harness.launch.process import placements_of, scratch
+from harness.results.record import Status
 from harness.spec import DatasetSpec
 from harness.suite.schema import TrialConfig
 
-PREPARING = "preparing"  # begins what is told while a data set is
+if TYPE_CHECKING:
+    from harness.results.record_store import ResultStore
+
+T = TypeVar("T")
+Report = Callable[[str], None]
+"""Receives a line before something is made that may take a while."""
+PREPARING = "preparing"  # begins what is reported while a data set is
+OOM_SCORE = 900  # of 1000 at most: what the kernel adds when it looks for what to kill
+_PARENT_DEATH = 1  # <linux/prctl.h>: PR_SET_PDEATHSIG
 
 
 @dataclass(frozen=True)
@@ -35,6 +60,17 @@ class TrialInputs:
         return f"{self.dataset['fingerprint']}.{self.partition_fingerprint}"
 
 
+class NotPrepared(Exception):  # noqa: N818 - what happened, and to whom, not a mistake
+    """Preparing data ended otherwise than with data, or a UserError or DataUnavailable.
+
+    `status` is that of the trials that need them, `log` the end of the process's output.
+    """
+
+    def __init__(self, status: Status, reason: str, log: str = "") -> None:
+        self.status, self.log = status, log
+        super().__init__(reason)
+
+
 def is_inductive(trial: TrialConfig) -> bool:
     """Return whether training sees the training subgraph only: the suite says so, or else the data set does."""
     from harness.data.registry import dataset_info
@@ -43,148 +79,105 @@ def is_inductive(trial: TrialConfig) -> bool:
     return dataset_info(trial.dataset).inductive if asked is None else asked
 
 
-def cores() -> int:
-    """Return the whole cores this process may use: those it may run on, or fewer by its cgroup's quota; 1 at least."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(allowed, int(cpu_limit() or allowed)))
+def _split(trial: TrialConfig) -> dict[str, Any]:
+    """Return what, with the graph and the partition's specification, decides how a graph is split."""
+    return {"inductive": is_inductive(trial), "source": trial.plugins.get("partitioner")}
 
 
-def usable_cores() -> list[int]:
-    """Return the cores that this process may run on, as many as its quota allows; those of one processor core meet."""
-    if not hasattr(os, "sched_getaffinity"):
-        return list(range(cores()))
-    return sorted(os.sched_getaffinity(0), key=lambda core: (_siblings(core), core))[: cores()]
-
-
-def _siblings(core: int) -> int:
-    """Return the first of the logical cores that are one core of the processor."""
-    try:
-        listed = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
-        return int(listed.replace("-", ",").split(",")[0])
-    except (OSError, ValueError):
-        return core
-
-
-def cores_of(trial: TrialConfig, nodes: int = 1, of: int | None = None) -> int:
-    """Return the cores of each rank: as many as the suite says, or its share of a node's `of` cores (all).
-
-    Never more than there are; where the suite says threads and not cores, at least one for each of them.
-    """
-    there = of or cores()
-    share = max(there // math.ceil(trial.partition.parts / nodes), trial.train.threads or 1)
-    return min(trial.train.cores or share, there)
-
-
-def threads_of(trial: TrialConfig, nodes: int = 1, of: int | None = None) -> int:
-    """Return the CPU threads of each rank: as many as the suite says, or one for each of its cores; see `cores_of`."""
-    return trial.train.threads or cores_of(trial, nodes, of)
+def _read_by(trial: TrialConfig) -> Hashable:
+    """Return what decides the files that a trial reads."""
+    return trial.dataset.model_dump_json(), trial.partition.model_dump_json(), *_split(trial).values()
 
 
 @dataclass
 class InputCache:
     """Prepares inputs and remembers them, and what could not be had, for the trials that follow.
 
-    `apart`: what is not there yet is made by a process of its own (`harness.launch.preparing`), which may run out of
-    memory.
+    `apart`: what is not there yet is made by a process of its own, which may run out of memory.
     """
 
     data_dir: Path | None = None
     cache: Path | None = None
     apart: bool = False
     _graphs: dict[str, Path | Exception] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
     _described: dict[Path, dict[str, Any]] = field(default_factory=dict)
-    _fingerprints: dict[Path, str] = field(default_factory=dict)
-    _made: dict[str, Exception | None] = field(default_factory=dict)
+    _inputs: dict[Hashable, TrialInputs | Exception] = field(default_factory=dict)
 
-    def get(self, trial: TrialConfig, tell: Callable[[str], None]) -> TrialInputs:
+    def get(self, trial: TrialConfig, report: Report) -> TrialInputs:
         """Return the inputs of `trial`. Raises DataUnavailable, DataError or UserError, and NotPrepared if `apart`."""
-        from harness.data.partition.store import ensure_partitioned, partition_fingerprint, partition_table
+        key = _read_by(trial)
+        if key not in self._inputs:
+            try:
+                self._inputs[key] = self._make(trial, report)
+            except Exception as error:
+                self._inputs[key] = error
+        found = self._inputs[key]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-        if self.apart and not self._known(trial, lambda: self._is_there(trial)):
-            self._make_apart(trial, tell)
-            tell = _ignore  # it was said
-        graph = self._graph(trial, tell)
-        inductive = is_inductive(trial)
-        source = trial.plugins.get("partitioner")
-        split = f"{graph} {trial.partition.model_dump_json()} {inductive} {source}"
-        if first := split not in self._told:
-            self._told.add(split)
-            tell(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
-        how: dict[str, Any] = {"inductive": inductive, "cache": self.cache, "source": source}
-        views = ensure_partitioned(graph, trial.partition, **how, check=first, tell=tell)
-        table = partition_table(views.train)
-        # Where nothing can be kept beside the files, all of them are read for their fingerprint.
+    def graph(self, trial: TrialConfig, report: Report) -> Path:
+        """Return the prepared data set of `trial`; raises what `get` does."""
+        return self._graph(trial, self._make_missing(trial, report, partitioned=False))
+
+    def _make(self, trial: TrialConfig, report: Report) -> TrialInputs:
+        from harness.data.partition.cached import ensure_partitioned, partition_fingerprint, partition_table
+
+        report = self._make_missing(trial, report, partitioned=True)
+        graph, split = self._graph(trial, report), _split(trial)
+        report(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
+        views = ensure_partitioned(graph, trial.partition, **split, cache=self.cache, report=report)
         if graph not in self._described:
             self._described[graph] = _describe(graph)
-        if views.full not in self._fingerprints:
-            self._fingerprints[views.full] = partition_fingerprint(views)
-        told = self._described[graph], table, self._fingerprints[views.full]
-        return TrialInputs(graph, views.train, views.full, inductive, *told)
-
-    def graph(self, trial: TrialConfig, tell: Callable[[str], None]) -> Path:
-        """Return the prepared data set of `trial`; raises what `get` does."""
-        from harness.data.registry import find_prepared
-
-        if self.apart and not self._known(
-            trial, lambda: find_prepared(trial.dataset, data_dir=self.data_dir, cache=self.cache) is not None
-        ):
-            self._make_apart(trial, tell, partitioned=False)
-            tell = _ignore
-        return self._graph(trial, tell)
-
-    def _is_there(self, trial: TrialConfig) -> bool:
-        """Return whether nothing is to be built for `trial`."""
-        from harness.data.partition.store import find_partitioned
-        from harness.data.registry import find_prepared
-
-        graph = find_prepared(trial.dataset, data_dir=self.data_dir, cache=self.cache)
-        inductive, source = is_inductive(trial), trial.plugins.get("partitioner")
-        return graph is not None and (
-            find_partitioned(graph, trial.partition, inductive=inductive, cache=self.cache, source=source) is not None
+        return TrialInputs(
+            graph,
+            views.train,
+            views.full,
+            split["inductive"],
+            self._described[graph],
+            partition_table(views.train),
+            partition_fingerprint(views),
         )
 
-    def _known(self, trial: TrialConfig, look: Callable[[], bool]) -> bool:
-        """Return what `look` finds; True also where it is known why the data set of `trial` cannot be had."""
-        if isinstance(self._graphs.get(trial.dataset.model_dump_json()), Exception):
-            return True
+    def _make_missing(self, trial: TrialConfig, report: Report, *, partitioned: bool) -> Report:
+        """Have a process make what `trial` reads and is not there; return what reports the stages that follow."""
+        from harness.data.partition.cached import find_partitioned
+        from harness.data.registry import find_prepared
+
+        data, stage = trial.dataset.model_dump_json(), PREPARING
+        if not self.apart or isinstance(self._graphs.get(data), Exception):
+            return report
         try:
-            return look()
+            found = find_prepared(trial.dataset, data_dir=self.data_dir, cache=self.cache)
+            if found is not None and partitioned:
+                split = _split(trial)
+                found = found if find_partitioned(found, trial.partition, **split, cache=self.cache) else None
+            if found is not None:
+                return report
         except UserError:
-            return True  # said where it is prepared
-
-    def _make_apart(self, trial: TrialConfig, tell: Callable[[str], None], *, partitioned: bool = True) -> None:
-        """Make what `trial` reads, once; what that came to holds for all trials that read the same."""
-        from harness.launch.preparing import prepare_apart
-
-        data = trial.dataset.model_dump_json()
-        key = data if not partitioned else f"{data} {trial.partition.model_dump_json()} {is_inductive(trial)} "
-        key += str(trial.plugins.get("partitioner"))
-        stages = [PREPARING]
+            return report  # it is raised again where the data are prepared
 
         def note(text: str) -> None:
-            stages.append(text)
-            tell(text)
+            nonlocal stage
+            stage = text
+            report(text)
 
-        if key not in self._made:
-            self._made[key] = None
-            try:
-                prepare_apart(trial, self.data_dir, self.cache, note, partitioned=partitioned)
-            except Exception as error:
-                if stages[-1].startswith(PREPARING):
-                    self._graphs[data] = error
-                self._made[key] = error
-        if (failed := self._made[key]) is not None:
-            raise failed
+        try:
+            prepare_apart(trial, self.data_dir, self.cache, note, partitioned=partitioned)
+        except Exception as error:
+            if stage.startswith(PREPARING):
+                self._graphs[data] = error  # for trials with other partitions, too
+            raise
+        return lambda text: None  # the process has reported all stages
 
-    def _graph(self, trial: TrialConfig, tell: Callable[[str], None]) -> Path:
+    def _graph(self, trial: TrialConfig, report: Report) -> Path:
         from harness.data.registry import prepare
 
         key = trial.dataset.model_dump_json()
         if key not in self._graphs:
-            tell(f"{PREPARING} {trial.dataset.name}")
+            report(f"{PREPARING} {trial.dataset.name}")
             try:
-                self._graphs[key] = prepare(trial.dataset, data_dir=self.data_dir, cache=self.cache, tell=tell)
+                self._graphs[key] = prepare(trial.dataset, data_dir=self.data_dir, cache=self.cache, report=report)
             except (DataUnavailable, UserError) as error:
                 self._graphs[key] = error
         found = self._graphs[key]
@@ -193,12 +186,8 @@ class InputCache:
         return found
 
 
-def _ignore(text: str) -> None:
-    pass
-
-
 def _describe(directory: Path) -> dict[str, Any]:
-    from harness.data.store import fingerprint, open_graph
+    from harness.data.prepared import fingerprint, open_graph
 
     graph = open_graph(directory)
     return {
@@ -234,3 +223,211 @@ def missing_data(spec: DatasetSpec, data_dir: Path | None, cache: Path | None) -
     except DataUnavailable as missing:
         return missing
     return None
+
+
+def prepare_apart(
+    trial: TrialConfig, data_dir: Path | None, cache: Path | None, report: Report, *, partitioned: bool = True
+) -> None:
+    """Have what `trial` reads prepared, and `partitioned`, in `cache`, by a process that ends with this one.
+
+    Raises what `InputCache.get` does, and NotPrepared.
+    """
+    doing = "preparing data"
+
+    def note(event: dict[str, Any]) -> None:
+        nonlocal doing
+        report(doing := event["text"])
+
+    with scratch() as folder:
+        job, places = folder / "job.json", (None if each is None else str(each) for each in (data_dir, cache))
+        job.write_text(json.dumps([trial.model_dump(mode="json"), partitioned, *places]))
+        ranks = placements_of(range(1), 1)
+        worker = "harness.launch.inputs"
+        # Cold: a fork server has the threads of ranks, and its pages would count for what is killed.
+        group = run_group(job, ranks, threads=cores(), timeout_s=math.inf, on_progress=note, worker=worker)
+    if group.status == "ok":
+        return
+    said = group.ranks[0] if group.ranks else {}
+    if "command" in said:
+        raise DataUnavailable(said["reason"], said["command"])
+    if "mistake" in said:
+        raise UserError(said["mistake"])
+    raise NotPrepared(group.status, f"while {doing}, the process {group.failures[0].reason}", group.log)
+
+
+def main(job: Path) -> None:
+    """Prepare what a file names, and write stages and the outcome next to it as a rank does."""
+    with suppress(OSError):  # Linux has it
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
+    if sys.platform == "linux":
+        # A partitioner may hold the interpreter for minutes, so that no thread could see the runner's end.
+        libc("prctl", _PARENT_DEATH, signal.SIGKILL)
+    config, partitioned, *places = json.loads(job.read_text())
+    data_dir, cache = (None if each is None else Path(each) for each in places)
+
+    def report(text: str) -> None:
+        with job.with_name("progress.jsonl").open("a") as stream:
+            stream.write(json.dumps({"event": "stage", "text": text}) + "\n")
+
+    end: dict[str, Any] = {"status": "error"}
+    try:
+        inputs, trial = InputCache(data_dir, cache), TrialConfig.model_validate(config)
+        (inputs.get if partitioned else inputs.graph)(trial, report)
+        end["status"] = "ok"
+    except DataUnavailable as missing:
+        end |= {"reason": missing.reason, "command": missing.command}
+    except UserError as error:
+        end["mistake"] = str(error)
+    except MemoryError as error:
+        end = {"status": "oom", "reason": f"out of memory: {error}"}
+    except Exception as error:
+        traceback.print_exc()
+        end["reason"] = f"{type(error).__name__}: {error}"
+    job.with_name("rank0.json").write_text(json.dumps({"rank": 0, **end}))
+
+
+def on_todays_data(
+    trials: Sequence[TrialConfig],
+    store: ResultStore,
+    data_dir: Path | None = None,
+    cache: Path | None = None,
+    *,
+    build: bool = True,
+    wanted: Collection[TrialConfig] | None = None,
+    report: Report = lambda text: None,
+) -> tuple[list[TrialConfig], list[str]]:
+    """Return the trials, those with a record of other data as trials of today's, and lines for the user.
+
+    Looks at what is prepared already. `build`: data whose files are not those that a record is of are prepared, to see
+    whether their content is, and partitions of changed data, or given by a file, are made; for those trials only that
+    are `wanted` (None: all).
+    """
+    from harness.results.record_store import records_under
+
+    recorded = {path.name.partition(".")[0]: path / "record.json" for path in records_under(store.directory)}
+    records = {trial.id: found for trial in trials if trial.id in recorded and (found := _read(recorded[trial.id]))}
+    if not records:
+        return list(trials), []
+    making = (trials if wanted is None else wanted) if build else ()
+    today = _TodaysData(
+        InputCache(data_dir, cache, apart=True),
+        {trial.dataset.model_dump_json() for trial in making},
+        {_read_by(trial) for trial in making},
+        report,
+    )
+    settled = [today.settled(trial, records[trial.id]) if trial.id in records else trial for trial in trials]
+    # Trials without a record that read the same become other trials than older ones too: seeds stay one cell.
+    new = {_read_by(trial): trial.data for trial in settled if trial.data}
+    for i, trial in enumerate(settled):
+        if trial.id not in records and _read_by(trial) in new:
+            settled[i] = trial.model_copy(update={"data": new[_read_by(trial)]})
+    return settled, today.lines()
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads(read_bytes(path, RECORD))
+    except (OSError, UserError, ValueError, RecursionError):
+        return None  # a command that needs the record says so
+    return record if isinstance(record, dict) else None
+
+
+@dataclass
+class _TodaysData:
+    """Compares records with the data of today; `graphs` and `splits` may be made for it."""
+
+    inputs: InputCache
+    graphs: Set[str]
+    splits: Set[Hashable]
+    report: Report
+    _changed: Counter[str] = field(default_factory=Counter)
+    _unknown: Counter[str] = field(default_factory=Counter)
+    _old: int = 0
+    _known: dict[Hashable, Any] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """Return what the user should know of all trials."""
+        said = [
+            f"{_trials(count)} ran on other data or another partition of '{name}': kept, and run again as other trials"
+            for name, count in sorted(self._changed.items())
+        ]
+        said += [
+            f"'{name}' has other files or parts than when {_trials(count)} ran: a run looks whether they are the same"
+            for name, count in sorted(self._unknown.items())
+        ]
+        if self._old:
+            said.append(f"older than fingerprints of data, and taken to be of today's: {_trials(self._old)}")
+        return said
+
+    def settled(self, trial: TrialConfig, record: dict[str, Any]) -> TrialConfig:
+        """Return `trial`, or it on today's data if its record is of other data."""
+        from harness.data.prepared import fingerprint
+
+        was = (record.get("dataset") or {}).get("fingerprint"), record.get("partition_fingerprint")
+        if was[0] is None:
+            self._old += record.get("status") == "ok"
+            return trial
+        graph = self._graph(trial, record)
+        if graph is None:
+            return trial
+        now = self._once(("graph", graph), lambda: fingerprint(graph)), self._partition(trial, graph)
+        if now[0] == was[0] and (now[1] is None or now[1] == was[1]):
+            return trial
+        if now[1] is None and _read_by(trial) not in self.splits:
+            self._unknown[trial.dataset.name] += 1
+            return trial
+        try:
+            data = f"{now[0]}.{now[1]}" if now[1] else self.inputs.get(trial, self.report).fingerprint
+        except (DataUnavailable, UserError, NotPrepared):
+            return trial  # it is skipped, or fails, as any other
+        self._changed[trial.dataset.name] += 1
+        return trial.model_copy(update={"data": data})
+
+    def _graph(self, trial: TrialConfig, record: dict[str, Any]) -> Path | None:
+        """Return where the data set of today is prepared; None if it is that of the record, or cannot be had."""
+        from harness.data.registry import find_prepared, generators, prepared_name
+
+        spec, where = trial.dataset, {"data_dir": self.inputs.data_dir, "cache": self.inputs.cache}
+        key = "where", spec.model_dump_json()
+        found, name = self._once(key, lambda: (find_prepared(spec, **where), prepared_name(spec, **where)))
+        same_files = name in (None, record["dataset"].get("prepared")) or spec.name in generators()
+        if found is not None or same_files:
+            return found
+        if spec.model_dump_json() not in self.graphs:
+            self._unknown[spec.name] += 1
+            return None
+        try:
+            return self.inputs.graph(trial, self.report)
+        except (DataUnavailable, UserError, NotPrepared):
+            return None
+
+    def _partition(self, trial: TrialConfig, graph: Path) -> str | None:
+        """Return the fingerprint of today's partition; None if there is none yet."""
+        from harness.data.partition.cached import ensure_partitioned, find_partitioned, partition_fingerprint
+
+        spec, how = trial.partition, {**_split(trial), "cache": self.inputs.cache}
+
+        def look() -> str | None:
+            paths = find_partitioned(graph, spec, **how)
+            if paths is None and _read_by(trial) in self.splits and spec.file is not None:
+                paths = ensure_partitioned(graph, spec, **how)
+            return partition_fingerprint(paths) if paths else None
+
+        try:
+            return self._once((graph, spec.model_dump_json(), *_split(trial).values()), look)
+        except UserError:
+            return None
+
+    def _once(self, key: Hashable, find: Callable[[], T]) -> T:
+        if key not in self._known:
+            self._known[key] = find()
+        found: T = self._known[key]
+        return found
+
+
+def _trials(count: int) -> str:
+    return "1 finished trial" if count == 1 else f"{count} finished trials"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -18,12 +18,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_network
 from os import close
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from harness.errors import UserError
 from harness.launch import namespaces as helper
 from harness.launch.process import Placement, placements_of
-from harness.suite.network import NetworkSpec
+from harness.suite.sections import NetworkSpec
 
 INTERFACE = "eth0"
 ADDRESSES = ip_network("198.18.0.0/15")  # RFC 2544: for benchmarks, routed nowhere
@@ -164,37 +164,34 @@ def _netem(spec: NetworkSpec) -> str:
 def namespaces(count: int, commands: Sequence[Command] = ()) -> Iterator[list[int]]:
     """Yield descriptors of `count` new network namespaces in which `commands` have run, in their order.
 
-    They are gone, with all devices in them, when nobody is in them and the context is left.
+    They are gone, with all devices in them, when no process is in them and the context is left.
     Raises UserError if one cannot be made, CommandError if a command fails.
     """
+    # Descriptors travel through a socket: as files in /run/netns they would need root, and outlive a killed runner.
     ours, theirs = socket.socketpair()
     found = list[int]()
     try:
         with ours:
             with theirs:
-                process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", helper.__file__], stdin=theirs, start_new_session=True
-                )
+                command = [sys.executable, "-I", "-S", helper.__file__]
+                process = subprocess.Popen(command, stdin=theirs.fileno(), start_new_session=True)
             try:
                 ours.sendall(json.dumps({"count": count, "commands": commands}).encode())
                 ours.shutdown(socket.SHUT_WR)
-                said, found, _, _ = socket.recv_fds(ours, 1 << 16, helper.MOST, socket.MSG_CMSG_CLOEXEC)
+                answer, found, _, _ = socket.recv_fds(ours, 1 << 16, helper.MOST, socket.MSG_CMSG_CLOEXEC)
             finally:
                 process.kill()
                 process.wait()
-        answer = json.loads(said) if said else {"failed": None, "said": f"{helper.__file__} ended early"}
-        if "said" in answer:
-            raise _failure(commands, answer["failed"], answer["said"])
+        failure: dict[str, Any] = json.loads(answer or '{"said": "the process that makes them ended early"}')
+        if "said" in failure:
+            said, number = failure["said"], failure.get("failed")
+            if number is None:
+                raise UserError(said)
+            _, tool, lines = commands[number]
+            failed = _FAILED_LINE.search(said)
+            line = f"{tool} {lines[int(failed[1]) - 1] if failed else ''}".strip()
+            raise CommandError(number, line, " ".join(_FAILED_LINE.sub("", said).split()))
         yield found
     finally:
         for descriptor in found:
             close(descriptor)
-
-
-def _failure(commands: Sequence[Command], number: int | None, said: str) -> UserError:
-    if number is None:
-        return UserError(said)
-    _, tool, lines = commands[number]
-    failed = _FAILED_LINE.search(said)
-    line = lines[int(failed[1]) - 1] if failed else ""
-    return CommandError(number, f"{tool} {line}".strip(), " ".join(_FAILED_LINE.sub("", said).split()))

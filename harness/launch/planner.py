@@ -1,38 +1,73 @@
-"""Find out what a run would do, without doing any of it."""
+"""What a run would do, without doing any of it: states of trials, the memory they need, and how long they take."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from harness.data.catalog import DatasetInfo
+from harness.data.registry import dataset_info
+from harness.files import size_text
 from harness.gpus import why_unusable
-from harness.launch.gpus import unlike_gpus
-from harness.launch.inputs import cores, is_inductive, missing_data
-from harness.launch.memory import Capacity, MemoryEstimate, Shortage, Table, capacity, estimate, shortage
+from harness.launch.hardware import Capacity, blocks, capacity, cores, threads_of, unlike_gpus
+from harness.launch.inputs import is_inductive, missing_data
 from harness.launch.network import why_not
-from harness.launch.options import RunOptions, is_done
+from harness.launch.slots import RunOptions, is_done
 from harness.models.architecture import Architecture
 from harness.results.record import Record
 from harness.results.record_store import ResultStore, read_at, records_under
 from harness.results.stats import trials as trials_text
+from harness.runtime.cost_models import Components, MemoryCase, PartSize, uses_torch
+from harness.runtime.method import METHODS
+from harness.runtime.optimizers import optimizer_of
 from harness.spec import DatasetSpec
-from harness.suite.schema import TrialConfig
+from harness.suite.document import gather
+from harness.suite.schema import Suite, TrialConfig
 
 State = Literal["run", "done", "skip"]
 T = TypeVar("T")
+Table = Sequence[Mapping[str, Any]]
+"""Rows of `partition_table`."""
+PROCESS_BYTES = 3 << 20
+"""What a Python process alone has of its own (3.5 MB were measured): a rank has more."""
+
+# By 557 records of 20 suites on one machine: full-graph methods took 0.5 to 2 times as long as this says where an epoch
+# is more than 10 ms, mini-batch methods 0.3 to 5 times.
+FLOPS_A_CORE = 15e9
+STEP_S = 0.02  # of a mini-batch at least
+STEPS = 5  # an epoch, of methods whose batches are subgraphs
+SETUP_S = 3.0  # of a trial whose like was never run: processes, graph, first batches
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Says how many bytes ranks that share a memory need there at most, and how many it has."""
+
+    needed: int
+    available: int
+    where: str
 
 
 @dataclass(frozen=True)
 class PlannedTrial:
     """Says what a run would do with a trial.
 
-    `reason` says why it is skipped or runs again, `command` how to get its data; `done_status` is that of its
-    record, if it has one; `memory` the ranks' and `shortage` where that is too much for the machines; `graph` is what
-    is known of its data.
+    Attributes:
+        trial: the trial.
+        state: what a run does with it.
+        reason: why it is skipped or runs again.
+        command: how to get its data.
+        done_status: of its record, if it has one.
+        memory: bytes of each rank by component, at most, without interpreter and libraries.
+        graph: what is known of its data.
+        shortage: where the memory is too much for the machines.
+        warnings: what the method says of its options on graphs of these sizes.
     """
 
     trial: TrialConfig
@@ -40,9 +75,15 @@ class PlannedTrial:
     reason: str | None
     command: str | None
     done_status: str | None
-    memory: MemoryEstimate
+    memory: tuple[Components, ...]
     graph: DatasetInfo
     shortage: Shortage | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def largest(self) -> Components:
+        """Return the components of the rank that needs most."""
+        return max(self.memory, key=total)
 
 
 def plan(
@@ -85,19 +126,21 @@ def outdated(trials: Sequence[TrialConfig], store: ResultStore, options: RunOpti
     ]
 
 
-def remarks(planned: Sequence[PlannedTrial], machine: Capacity | None) -> list[str]:
+def warnings(planned: Sequence[PlannedTrial], machine: Capacity | None) -> list[str]:
     """Return a line for each thing that is likely not meant: more ranks than cores or GPUs, no GPU.
 
     `machine` is this one; None where others run the trials: then what its cores and GPUs are is no matter.
     """
-    gpus, here = len(machine.gpus) if machine else 0, cores()
+    if machine is None:
+        return []
+    gpus, here = len(machine.gpus), cores()
 
     def crowded(trial: TrialConfig) -> str | None:
         ranks = trial.partition.parts
         if trial.device == "cuda" and not gpus:
             why, fix = why_unusable() or ("it shows none", "see `harness doctor`")
             return f"device cuda, and torch can use no GPU here: {why} ({fix})"
-        if machine and (unlike := unlike_gpus(trial, machine.names)) is not None:
+        if (unlike := unlike_gpus(trial, machine.names)) is not None:
             return f"{unlike}; a run refuses them"
         if trial.device == "cuda" and ranks > gpus:
             return f"{ranks} ranks on {gpus} GPUs: they share them, and times say little"
@@ -105,16 +148,12 @@ def remarks(planned: Sequence[PlannedTrial], machine: Capacity | None) -> list[s
             return f"{ranks} ranks on {here} cores: times are of ranks that wait for one another"
         return None
 
-    found: Counter[str] = Counter()
-    for each in planned if machine else ():
-        found.update(filter(None, [crowded(each.trial)]))
+    found = Counter(filter(None, (crowded(each.trial) for each in planned)))
     return [f"{trials_text(count)}: {what}" for what, count in found.items()]
 
 
 @dataclass
 class _Planner:
-    """Remembers what trials have in common."""
-
     options: RunOptions
     records: dict[str, Record]
     capacity: Capacity
@@ -130,13 +169,16 @@ class _Planner:
 
     def plan(self, trial: TrialConfig) -> PlannedTrial:
         record = self.records.get(trial.id)
-        status, memory = record.status if record else None, self._memory(trial)
+        status = record.status if record else None
+        info, directory = self._graph(trial.dataset)
+        train, full = self._partition_tables(trial, directory)
+        memory, said = estimate(trial, info, self._model(trial, info), train=train, full=full)
         lacking = shortage(memory, trial.device, self.capacity)
         state, reason, command = self._state(trial, status)
         if record and state == "done" and (changed := changed_code(trial, record)):
             files = ", ".join(file.name for file in changed)
             reason = f"ran other code of {files}; --fresh runs it again"
-        return PlannedTrial(trial, state, reason, command, status, memory, self._graph(trial.dataset)[0], lacking)
+        return PlannedTrial(trial, state, reason, command, status, memory, info, lacking, said)
 
     def _state(self, trial: TrialConfig, status: str | None) -> tuple[State, str | None, str | None]:
         if is_done(status, self.options):
@@ -156,27 +198,22 @@ class _Planner:
         found: T = self._found[key]
         return found
 
-    def _memory(self, trial: TrialConfig) -> MemoryEstimate:
-        info, directory = self._graph(trial.dataset)
-        inductive, key = is_inductive(trial), _split_key(trial)
-        if key not in self._tables or (inductive and self._tables[key][1] is None):
-            found = self._find_tables(trial, directory, inductive)
-            self._tables[key] = found or self._tables.get(key, (None, None))
-        train, full = self._tables[key]
-        return estimate(trial, info, self._model(trial, info), inductive=inductive, train=train, full=full)
+    def _partition_tables(self, trial: TrialConfig, graph: Path | None) -> tuple[Table | None, Table | None]:
+        """Return the tables of the partitions that are trained and evaluated on, as far as they are known."""
+        from harness.data.partition.cached import find_partitioned, partition_table
 
-    def _find_tables(self, trial: TrialConfig, graph: Path | None, inductive: bool) -> tuple[Table, Table] | None:
-        from harness.data.partition.store import find_partitioned, partition_table
-
-        spec, cache = trial.partition, self.options.cache
-        if graph is None:
-            return None
-        source = trial.plugins.get("partitioner")
-        paths = find_partitioned(graph, spec, inductive=inductive, cache=cache, source=source)
-        return (partition_table(paths.train), partition_table(paths.full)) if paths else None
+        key, inductive, source = _split_key(trial), is_inductive(trial), trial.plugins.get("partitioner")
+        known = self._tables.get(key, (None, None))
+        if graph is not None and (key not in self._tables or (inductive and known[1] is None)):
+            cache = self.options.cache
+            paths = find_partitioned(graph, trial.partition, inductive=inductive, cache=cache, source=source)
+            if paths is not None:
+                known = partition_table(paths.train), partition_table(paths.full)
+        self._tables[key] = known
+        return known
 
     def _graph(self, spec: DatasetSpec) -> tuple[DatasetInfo, Path | None]:
-        from harness.data.registry import dataset_info, find_prepared
+        from harness.data.registry import find_prepared
 
         data_dir, cache = self.options.data_dir, self.options.cache
 
@@ -195,5 +232,191 @@ class _Planner:
 
 
 def _split_key(trial: TrialConfig) -> str:
-    """Return what decides how a trial's graph is split."""
     return trial.dataset.model_dump_json() + trial.partition.model_dump_json() + str(trial.train.inductive)
+
+
+def total(components: Components) -> int:
+    """Return the bytes of all components."""
+    return sum(components.values())
+
+
+def estimate(
+    trial: TrialConfig, graph: DatasetInfo, model: Architecture, *, train: Table | None, full: Table | None
+) -> tuple[tuple[Components, ...], tuple[str, ...]]:
+    """Return what each rank of `trial` needs at most, and what the method says of its options at these sizes.
+
+    Where a table is missing, parts are balanced and have a boundary as large as it can be: min(N - n_in, E / P). An
+    unknown training subgraph is the whole graph.
+
+    Args:
+        trial: the trial that would run.
+        graph: the data set's sizes.
+        model: the trial's model, for its sizes.
+        train: table of the partition that is trained on, if it is known.
+        full: table of the partition that is evaluated on, if it is known.
+    """
+    method, spec, parts = METHODS.load(trial.method.name, trial.plugin), trial.train, trial.partition.parts
+    inductive = is_inductive(trial)
+    evaluated = full if inductive else train
+    cases = []
+    for rank in range(parts):
+        part, nodes, edges = _part(graph, parts, rank, train), graph.nodes, graph.edges
+        train_nodes = part.inner
+        if train is not None:
+            nodes, edges = (sum(row[key] for row in _ranks(train)) for key in ("inner", "edges"))
+            train_nodes = _ranks(train)[rank]["train_nodes"]
+        cases.append(
+            MemoryCase(
+                train=part,
+                evaluated=_part(graph, parts, rank, evaluated) if spec.scored else None,
+                train_nodes=train_nodes,
+                nodes=nodes,
+                edges=edges,
+                model=model,
+                parts=parts,
+                itemsize=spec.itemsize,
+                rounded=spec.precision == "bf16",
+                moments=optimizer_of(spec, trial.plugins.get("optimizer")).moments,
+                inductive=inductive,
+                multilabel=graph.multilabel,
+                cuda=trial.device == "cuda",
+                torch_engine=uses_torch(spec.spmm, trial.device),
+                threads=threads_of(trial),
+                evaluation_mib=spec.evaluation_mib,
+            )
+        )
+    options = method.Options(**trial.method.options)
+    said = dict.fromkeys(line for case in cases for line in method.foreseen(options, case))
+    return tuple(method.memory(options, case) for case in cases), tuple(said)
+
+
+def _part(graph: DatasetInfo, parts: int, rank: int, table: Table | None) -> PartSize:
+    if table is not None:
+        row = _ranks(table)[rank]
+        return PartSize(row["inner"], row["boundary"], row["edges"], row["edges_cut"])
+    inner, edges = -(-graph.nodes // parts), -(-graph.edges // parts)
+    boundary = min(graph.nodes - inner, edges)
+    # A sample keeps most edges if every boundary node has one.
+    return PartSize(inner, boundary, edges, boundary)
+
+
+def _ranks(table: Table) -> list[Mapping[str, Any]]:
+    return [row for row in table if row["part"] != "total"]
+
+
+def shortage(memory: Sequence[Components], device: str, has: Capacity) -> Shortage | None:
+    """Return where the ranks of a trial may not fit; None if they do, or GPUs are not known.
+
+    On a CPU all ranks of a node share its memory; on GPUs the node's rank r has GPU r modulo their number.
+    """
+    for block in blocks(len(memory), has.nodes):
+        if device == "cpu":
+            places = [(has.where, has.machine, slice(block.start, block.stop))]
+        else:
+            gpus = enumerate(has.gpus, block.start)
+            places = [(f"GPU {i - block.start}", size, slice(i, block.stop, len(has.gpus))) for i, size in gpus]
+        for where, available, sharing in places:
+            needed = sum(map(total, memory[sharing]))
+            if needed > available:
+                return Shortage(needed, available, where)
+    return None
+
+
+def require_means(trials: Sequence[TrialConfig], suite: Suite, machines: Capacity) -> None:
+    """Refuse what no such machines could begin: more ranks than they have memory for, weights that do not fit.
+
+    UserError with a line for each.
+    """
+    each = machines.machine // PROCESS_BYTES
+    errors = [
+        suite.source.error(
+            ("partition", "parts"),
+            f"bad value {parts}: {machines.where} has memory for {each:,} processes",
+            "fewer parts, or more machines",
+        )
+        for parts in sorted({trial.partition.parts for trial in trials})
+        if parts > machines.nodes * each
+    ]
+    alike = {(t.model.model_dump_json(), t.dataset.model_dump_json(), t.train.model_dump_json()): t for t in trials}
+    for trial in alike.values():
+        graph, plugins = dataset_info(trial.dataset), trial.plugins
+        model = Architecture(trial.model, graph.features, graph.classes, source=plugins.get("model"))
+        moments = optimizer_of(trial.train, plugins.get("optimizer")).moments
+        needed = model.num_weights * trial.train.itemsize * (2 + moments)
+        there = max(machines.gpus, default=0) if trial.device == "cuda" else machines.machine
+        if there and needed > there:
+            what = f"weights, gradients and moments of a rank take {size_text(needed)}, {machines.where} has"
+            hidden = f"bad value {trial.model.hidden}: {what} {size_text(there)}"
+            errors.append(suite.source.error(("model", "hidden"), hidden, "make it smaller"))
+    if errors:
+        raise gather(errors)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Says how long a trial may take, in seconds of wall time, and how that is known.
+
+    `same`: the trial itself ran here, perhaps with another seed; `like`: its method did, on the same data and model,
+    with other settings; `model`: neither did, and its arithmetic is all there is to go by.
+    """
+
+    seconds: float
+    by: Literal["same", "like", "model"]
+
+
+@dataclass
+class Forecaster:
+    """Forecasts trials from records: by what trials like them took on `machine`, else by their arithmetic."""
+
+    machine: str
+    _same: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    _like: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+
+    def learn(self, records: Iterable[Record]) -> None:
+        """Take over what trials took that ended well on this machine."""
+        for record in records:
+            epoch, ran = record.result.get("epoch_time_s"), record.result.get("epochs")
+            if record.environment.get("machine") != self.machine or record.status != "ok" or record.wall_s is None:
+                continue
+            try:
+                trial = TrialConfig.model_validate(record.config)
+            except ValueError:
+                continue  # of another version
+            self._same[_seedless(trial)].append(record.wall_s)
+            if isinstance(epoch, float) and isinstance(ran, int):
+                self._like[_kind(trial)].append((epoch, max(0.0, record.wall_s - epoch * ran)))
+
+    def of(self, trial: TrialConfig, info: DatasetInfo) -> Forecast:
+        """Return how long a trial may take."""
+        if took := self._same.get(_seedless(trial)):
+            return Forecast(statistics.median(took), "same")
+        if seen := self._like.get(_kind(trial)):
+            epoch, around = (statistics.median(values) for values in zip(*seen, strict=True))
+            return Forecast(around + epoch * trial.train.epochs, "like")
+        busy = min(trial.partition.parts * threads_of(trial), cores())
+        epoch = work(trial, info) / (FLOPS_A_CORE * busy)
+        if METHODS.load(trial.method.name, trial.plugin).family == "mini-batch":
+            size = trial.method.options.get("batch_size")
+            batches = info.nodes / trial.partition.parts / size if isinstance(size, int) and size else STEPS
+            epoch = max(epoch, STEP_S * math.ceil(batches))
+        return Forecast(SETUP_S + epoch * trial.train.epochs, "model")
+
+
+def work(trial: TrialConfig, info: DatasetInfo) -> float:
+    """Return the floating-point operations of one epoch of full-graph training, evaluations among them."""
+    model = trial.model
+    widths = [info.features, *[model.hidden] * (model.layers - 1), info.classes]
+    dense = sum(a * b for a, b in pairwise(widths)) * info.nodes * 2
+    sparse = sum(min(a, b) for a, b in pairwise(widths)) * info.edges * 2
+    passes = 3 + (1 / trial.train.eval_every if trial.train.eval_every else 0)
+    return passes * (dense + sparse)
+
+
+def _seedless(trial: TrialConfig) -> str:
+    return trial.model_copy(update={"seed": 0, "repeat": 0, "data": None}).id
+
+
+def _kind(trial: TrialConfig) -> str:
+    options = trial.method.options
+    sizes = {key: options[key] for key in ("batch_size", "fanouts", "size") if key in options}
+    return f"{trial.dataset} {trial.model} {trial.method.name} {sizes} {trial.partition.parts} {trial.device}"

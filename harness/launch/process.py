@@ -1,37 +1,41 @@
-"""A rank is a process: how it starts and ends, the files that it leaves, and what the kernel says of memory.
+"""A rank is a process: how it starts and ends, and the files that it leaves.
 
 A rank leads a session of its own, and is ended with all it started.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import json
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import psutil
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError
 
 from harness.launch.namespaces import inside
-from harness.launch.rank_reports import is_plain_epoch
-from harness.runtime.meters import THRESHOLD
+from harness.results.leases import start_time
+from harness.runtime.counters import THRESHOLD
 
 if TYPE_CHECKING:
     from harness.launch.fork_server import ForkServer
 
+WORKER = "harness.runtime.rank"
 LOG_BYTES = 32 * 1024
-PROC = Path("/proc")
-CGROUPS = Path("/sys/fs/cgroup")
+LARGEST = 2**63 - 1  # what columns of `epochs.parquet` can hold
+_SCRATCH = re.compile(r"harness-([0-9]+)-([0-9]+)-([0-9]+)-.+")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 DEFAULTS = {
     # By default glibc returns freed tensors to the kernel and faults them in again, 11,600 pages an epoch of
@@ -57,7 +61,6 @@ class Placement:
         namespace: descriptor of the network namespace that it runs in; None: the runner's.
         cores: numbers of the cores that it is pinned to; None: the runner's.
         gpus: what CUDA_VISIBLE_DEVICES names for it; None: the runner's.
-        own_pages: whether it has memory like one that started cold, if it is forked: for what is timed.
     """
 
     rank: int
@@ -68,7 +71,6 @@ class Placement:
     namespace: int | None = None
     cores: tuple[int, ...] | None = None
     gpus: tuple[str, ...] | None = None
-    own_pages: bool = True
 
 
 def placements_of(block: range, world: int, interface: str | None = None) -> list[Placement]:
@@ -88,19 +90,19 @@ class RankProcess:
     popen: subprocess.Popen[bytes] | None = None
     code: int | None = None
     order: int | None = None  # 0 = the first of its group to end
-    told: bool = False  # the launcher has asked it to end
-    stood: str = ""  # how it stood still, if that is why it was ended
+    asked: bool = False  # the launcher has asked it to end
+    hung: str = ""  # how long and where it made no progress, if that is why it was ended
 
     def ended(self) -> bool:
         """Return whether the rank has ended; what it started is ended with it."""
-        if self.code is None and _is_zombie(self.pid):
+        if self.code is None and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             self.kill()
         return self.code is not None
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the rank and to everything it started."""
         if self.code is None:
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def kill(self) -> None:
@@ -112,11 +114,11 @@ class RankProcess:
 
 
 def wait_for_end(ranks: Sequence[RankProcess], timeout_s: float) -> None:
-    """Wait until one of those ranks ends that have not, `timeout_s` at most; all of it where the kernel cannot tell."""
+    """Wait until one of those ranks ends that have not, `timeout_s` at most; all of it without `pidfd_open`."""
     if not hasattr(os, "pidfd_open"):
         time.sleep(timeout_s)
         return
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         poll = select.poll()
         try:
             for rank in ranks:
@@ -156,9 +158,9 @@ def start_rank(
     return RankProcess(placement.rank, popen.pid, popen)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _pinned(cores: tuple[int, ...] | None) -> Iterator[None]:
-    """Pin this thread, and so what it starts: nothing runs between a child's start and its program."""
+    # A child inherits the pins of the thread that starts it; between its start and its program nothing may run.
     if cores is None or not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -182,7 +184,7 @@ def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
         env["GLOO_SOCKET_IFNAME"] = placement.interface
         env.setdefault("NCCL_SOCKET_IFNAME", placement.interface)
     if placement.namespace is not None and placement.interface is not None:
-        # The user's are not there. nccl tells hosts apart by this name; between ranks it takes to share one it would
+        # The user's are not there. nccl distinguishes hosts by this name; between ranks it takes to share one it would
         # not use the network.
         host = f"harness-{placement.namespace}"
         env.update(NCCL_SOCKET_IFNAME=placement.interface, NCCL_HOSTID=host, NCCL_NET="Socket")
@@ -210,10 +212,6 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def _is_zombie(pid: int) -> bool:
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
 class ProgressTail:
     """Reads the lines that were added to a JSON-lines file since the last look."""
 
@@ -233,6 +231,37 @@ class ProgressTail:
         return [event for line in lines if (event := _parse(line)) is not None]
 
 
+@dataclass
+class Latest:
+    """The values seen last of a trial; evaluations are rarer than epochs."""
+
+    epoch: int = 0
+    epochs: int = 0
+    values: dict[str, float] = field(default_factory=dict)
+    stage: str = ""
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Take over an event's values; a stage lasts until another event."""
+        self.stage = str(event.get("text", "")) if event.get("event") == "stage" else ""
+        if event.get("event") == "epoch":
+            self.epoch = int(event.get("epoch", 0)) + 1
+        self.epochs = int(event.get("epochs") or self.epochs)
+        for key in ("loss", "val", "s_per_epoch"):
+            if isinstance(event.get(key), int | float):
+                self.values[key] = float(event[key])
+
+    def text(self) -> str:
+        """Return loss, validation score and seconds per epoch, those that are known."""
+        shown = {"loss": "loss {:.4f}", "val": "val {:.4f}", "s_per_epoch": "{:.3g} s/epoch"}
+        return "  ".join(shown[key].format(self.values[key]) for key in shown if key in self.values)
+
+    def line(self) -> str:
+        """Return how far the trial is: the stage, or the epoch; "" before there is either."""
+        if self.stage or not self.epoch:
+            return self.stage
+        return f"epoch {self.epoch}/{self.epochs}  {self.text()}"
+
+
 def read_rank(out: Path, rank: int) -> dict[str, Any] | None:
     """Return what `rank` wrote at its end, or None if it wrote nothing readable."""
     try:
@@ -243,13 +272,18 @@ def read_rank(out: Path, rank: int) -> dict[str, Any] | None:
 
 
 def read_ended_epochs(out: Path, rank: int) -> list[dict[str, Any]]:
-    """Return the rows of the epochs that `rank`, which wrote no report, had kept; a line cut short is left out."""
+    """Return the rows of the epochs that `rank`, which wrote no report, had kept; no line that a record cannot have."""
     try:
         lines = (out / f"epochs-{rank}.jsonl").read_bytes().splitlines()
     except OSError:
         return []
-    rows = (_parse(line) for line in lines)
-    return [row for row in rows if row is not None and is_plain_epoch(row)]
+    rows = []
+    for row in filter(None, map(_parse, lines)):
+        with suppress(ValidationError):
+            _Epoch.model_validate(row)
+            if odd_number(row) is None:
+                rows.append(row)
+    return rows
 
 
 def log_path(out: Path, rank: int) -> Path:
@@ -288,67 +322,83 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def oom_kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Return how many processes the kernel's OOM killer has ended so far.
-
-    The counter is that of this process's own memory cgroup (v2 `memory.events`, v1 `memory.oom_control`), of the
-    nearest parent that has one, or else the machine's (`/proc/vmstat`). It is 0 where the system keeps none.
-    Only a difference of two calls means anything.
-    """
-    counters = _cgroup_files(proc, cgroups, "memory", v1="memory.oom_control", v2="memory.events")
-    for path in [*counters, proc / "vmstat"]:
-        if counter := re.search(r"^oom_kill (\d+)\s*$", _read(path), re.MULTILINE):
-            return int(counter[1])
-    return 0
+class _Kept(BaseModel):
+    model_config = ConfigDict(extra="allow")
 
 
-def memory_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
-    """Return the lowest limit in bytes of this process's memory cgroup and its parents, or None without one."""
-    files = _cgroup_files(proc, cgroups, "memory", v1="memory.limit_in_bytes", v2="memory.max")
-    limits = [int(text) for path in files if (text := _read(path).strip()).isdigit()]
-    return min(limits, default=None)
+class _Epoch(_Kept):
+    epoch: Annotated[StrictInt, Field(ge=0)]
+    rank: Annotated[StrictInt, Field(ge=0)] | None = None
+    epoch_time_s: StrictInt | StrictFloat | None = None
+    stats: dict[str, Any] | None = None
 
 
-def cpu_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> float | None:
-    """Return the lowest quota in cores of this process's cpu cgroup and its parents, or None without one.
+class _Report(_Kept):
+    """What is read of `rank{r}.json` before its metrics are, see `harness.runtime.report`."""
 
-    v2 has "quota period" in `cpu.max` (quota "max": none), v1 each in a file (quota -1: none), in microseconds.
-    """
-    quotas = []
-    for path in _cgroup_files(proc, cgroups, "cpu", v1="cpu.cfs_quota_us", v2="cpu.max"):
-        words = _read(path).split()
-        if path.name == "cpu.cfs_quota_us":
-            words += _read(path.with_name("cpu.cfs_period_us")).split()
-        if len(words) == 2 and all(word.isdigit() for word in words):
-            quotas.append(int(words[0]) / int(words[1]))
-    return min(quotas, default=None)
+    rank: Annotated[StrictInt, Field(ge=0)]
+    status: StrictStr
+    reason: StrictStr | None = None
+    summary: dict[str, Any] | None = None
+    flags: list[tuple[StrictStr, StrictStr]] = []
+    meters: dict[str, Any] | None = None
+    epochs: list[_Epoch] = []
 
 
-def _cgroup_files(proc: Path, cgroups: Path, controller: str, *, v1: str, v2: str) -> list[Path]:
-    files: list[Path] = []
-    for line in _read(proc / "self" / "cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            mount, name = cgroups / controller, v1
-        elif not controllers:
-            mount, name = cgroups, v2
-        else:
-            continue
-        # A container sees its cgroup's path on the host, but often only its own cgroup at the mount point.
-        own = mount / path.strip("/")
-        files += [level / name for level in (own, *own.parents) if level.is_relative_to(mount)]
-    return files
-
-
-def _read(path: Path) -> str:
+def what_is_odd(report: dict[str, Any], rank: int) -> str | None:
+    """Return what is wrong with the report of a rank, in words; None if nothing is."""
     try:
-        return path.read_text()
+        _Report.model_validate(report)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}, found {_short(first['input'])}"
+    if report["rank"] != rank:
+        return f"rank: is {report['rank']}"
+    return odd_number(report)
+
+
+def odd_number(value: Any, *where: str | int) -> str | None:
+    """Return the first integer of JSON-like `value` that needs more than 64 bits, and where it is; else None."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        found = (odd_number(item, *where, key) for key, item in items)
+        return next((odd for odd in found if odd is not None), None)
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return f"{'.'.join(map(str, where))}: {_short(value)} needs more than 64 bits"
+    return None
+
+
+def _short(value: Any) -> str:
+    # A number of many digits takes Python minutes to write, and it refuses.
+    text = f"a number of {value.bit_length()} bits" if isinstance(value, int) and abs(value) > LARGEST else repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Yield an empty directory of this user alone, below TMPDIR.
+
+    It is removed with the context, or by the next run where its process was killed.
+    """
+    own = os.getpid()
+    with tempfile.TemporaryDirectory(prefix=f"harness-{_pid_space()}-{own}-{start_time(own) or 0}-") as directory:
+        yield Path(directory)
+
+
+def clean_scratch() -> None:
+    """Remove what killed processes of this user left, those that are seen from here, and no others'."""
+    for path in Path(tempfile.gettempdir()).glob("harness-*"):
+        found = _SCRATCH.fullmatch(path.name)
+        if found is None or int(found[1]) != _pid_space() or start_time(int(found[2])) == int(found[3]):
+            continue
+        with suppress(OSError):
+            if path.lstat().st_uid == os.getuid():
+                shutil.rmtree(path)
+
+
+def _pid_space() -> int:
+    # Process ids of another container say nothing here, so that names of directories have the ids' namespace.
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
-        return ""
-
-
-def blocks(parts: int, nodes: int) -> list[range]:
-    """Return the ranks of each node: contiguous, as even as possible, the first nodes having more."""
-    each, more = divmod(parts, nodes)
-    starts = [node * each + min(node, more) for node in range(nodes + 1)]
-    return [range(starts[node], starts[node + 1]) for node in range(nodes)]
+        return 0

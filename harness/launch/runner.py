@@ -3,192 +3,93 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import shutil
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol
 
-from harness.errors import DataUnavailable, UserError, of_system
-from harness.launch.ahead import compile_ahead
-from harness.launch.checkpoints import place_of
-from harness.launch.data_changes import on_todays_data
-from harness.launch.fork_server import NoWarmStart, fork_server
-from harness.launch.gpus import check_device, near_cores
-from harness.launch.inputs import InputCache, TrialInputs, cores_of, threads_of
-from harness.launch.local import GroupResult, OnProgress, run_group
-from harness.launch.network import network, why_not
-from harness.launch.options import WORKER, RunOptions, is_done
-from harness.launch.preparing import NotPrepared
-from harness.launch.process import Placement, placements_of, rank_environment
-from harness.launch.progress import Shown, TrialProgress
-from harness.launch.queue import Request, TrialQueue, Turn
-from harness.launch.reference import Reference, run_reference
+from harness.errors import DataUnavailable, UserError
+from harness.launch.group import GroupResult
+from harness.launch.hardware import check_device
+from harness.launch.inputs import InputCache, NotPrepared, Report, TrialInputs, on_todays_data
+from harness.launch.machines import OneMachine, SpeedReference, TrialJob, explain
+from harness.launch.process import Latest, clean_scratch
 from harness.launch.runner_process import FAILED, INTERRUPTED, OK
-from harness.launch.scratch import clean_scratch
-from harness.launch.seats import WHOLE, Seat, Seats
+from harness.launch.slots import Request, RunOptions, Slots, TrialQueue, Turn, is_done
 from harness.results.environment import Measurement
-from harness.results.leases import Leases
+from harness.results.leases import Leases, Runner
 from harness.results.record import Record, Status, epoch_rows, unlike, without_epochs
 from harness.results.record_store import ResultStore, kept, kept_suites
 from harness.results.reduce import flags, mark_load, reduce
+from harness.runtime.checkpoint import CheckpointPlace
 from harness.runtime.method import METHODS, Method
 from harness.suite.expand import expand
-from harness.suite.schema import Suite, Timeouts, TrialConfig
-
-if TYPE_CHECKING:
-    from harness.runtime.checkpoint import CheckpointPlace
-    from harness.runtime.job import RanksRendezvous
+from harness.suite.schema import Suite, TrialConfig
 
 QUEUE_POLL_S = 0.5
 GOES_ON: frozenset[Status] = frozenset(("error", "oom", "timeout"))
 """Statuses of a trial that, if it is run again, goes on from its last checkpoint."""
-COMPILING = "harness.runtime.compiling_rank"
+CHECKPOINT_LAYOUT = 1  # of what is in a checkpoint
+BUILD = ("harness", "commit", "dirty", "python", "packages")  # of an environment: what may round otherwise
 
 
-class Machines(Protocol):
-    """Trials run on them."""
+class TrialProgress(Protocol):
+    """Receives what happens in a run, in order, and must not raise."""
 
-    @property
-    def nodes(self) -> int:
-        """Return how many machines they are."""
+    def suite_started(self, total: int, done: int) -> None:
+        """`total` trials are selected, `done` of them have a record that is kept."""
 
-    def why_not(self, trial: TrialConfig) -> str | None:
-        """Return why `trial` cannot run on them and is skipped; None if it can."""
+    def trial_started(self, number: int, trial: TrialConfig) -> None:
+        """Trial `number` (from 1, among the selected) begins."""
 
-    def compile(self, trials: Sequence[TrialConfig], tell: Callable[[str], None]) -> tuple[int, int]:
-        """Compile ahead what `trials` call; see `compile_ahead`. What goes wrong is told and no error."""
+    def trial_stage(self, text: str) -> None:
+        """Work before training begins that may take a while; reported once for all trials that share it."""
 
-    def expect(self, trial: TrialConfig) -> None:
-        """Begin with what the ranks of `trial` need; it is about to run."""
+    def trial_event(self, event: dict[str, Any]) -> None:
+        """The trial wrote a line of its `progress.jsonl`."""
 
-    def at(self, seat: Seat) -> Self:
-        """Return these machines for a trial that has `seat` of this one."""
+    def trial_finished(self, number: int, record: Record) -> None:
+        """The trial's record is on disk."""
 
-    def threads(self, trial: TrialConfig) -> int:
-        """Return the CPU threads of each rank of `trial`."""
+    def run_elsewhere(self, count: int) -> None:
+        """Other runners have run so many of the selected trials since this was called last."""
 
-    def measure(self, trial: TrialConfig) -> Measurement | None:
-        """Return how fast the runner's machine is, as `trial` will have it; None if that cannot be told."""
-
-    def run(
-        self,
-        trial: TrialConfig,
-        inputs: TrialInputs,
-        out: Path,
-        progress: TrialProgress,
-        checkpoints: CheckpointPlace | None = None,
-    ) -> GroupResult:
-        """Run the ranks of `trial` to their end; `out` is an empty directory for what they write.
-
-        `checkpoints`: where they go on from, and keep what they can go on from; None: nowhere.
-        """
+    def suite_waits(self, text: str) -> None:
+        """No trial can be run now; reported again whenever the reason changes."""
 
 
-@dataclass(frozen=True)
-class OneMachine:
-    """Trials run on this machine alone, their ranks as `RunOptions` says; `timeouts` are the suite's."""
+class _SharedProgress:
+    """Passes on what happens, and shows how far the trial is next to the results, for `harness status`."""
 
-    timeouts: Timeouts
-    worker: str = WORKER
-    warm: bool = False
-    nodes: int = 1
-    seat: Seat = WHOLE
+    def __init__(self, to: TrialProgress, runner: Runner) -> None:
+        self._to, self._runner, self._latest = to, runner, Latest()
+        self.suite_started, self.run_elsewhere, self.suite_waits = to.suite_started, to.run_elsewhere, to.suite_waits
 
-    def at(self, seat: Seat) -> OneMachine:
-        """Return this machine for a trial that has `seat` of it."""
-        return replace(self, seat=seat)
+    def trial_started(self, number: int, trial: TrialConfig) -> None:
+        self._latest = Latest()
+        self._runner.say("", trial=trial.id, label=trial.label)
+        self._to.trial_started(number, trial)
 
-    def threads(self, trial: TrialConfig) -> int:
-        """Return the threads that the suite asks for, or else the ranks of a node share the seat's cores."""
-        return threads_of(trial, self.nodes, self._cores)
+    def trial_stage(self, text: str) -> None:
+        self._runner.say(text)
+        self._to.trial_stage(text)
 
-    @property
-    def _cores(self) -> int | None:
-        return len(self.seat.cores) if self.seat.cores else None
+    def trial_event(self, event: dict[str, Any]) -> None:
+        self._latest.take(event)
+        self._runner.say(self._latest.line())
+        self._to.trial_event(event)
 
-    def why_not(self, trial: TrialConfig) -> str | None:
-        """Return why the trial's network cannot be had here; None if it can."""
-        return None if trial.network is None else why_not(trial.network)
-
-    def expect(self, trial: TrialConfig) -> None:
-        """Start the process that forks ranks: it imports while data are prepared."""
-        if self.warm:
-            threads = self.threads(trial)
-            with suppress(NoWarmStart):  # said when the ranks start
-                fork_server(self.worker, rank_environment(placements_of(range(1), 1)[0], threads))
-
-    def compile(self, trials: Sequence[TrialConfig], tell: Callable[[str], None]) -> tuple[int, int]:
-        """See `Machines`."""
-
-        ranks = replace(self, worker=COMPILING)
-
-        def run(trial: TrialConfig, out: Path, inputs: InputCache) -> GroupResult:
-            placements = placements_of(range(trial.partition.parts), trial.partition.parts)
-            return ranks.start(trial, inputs.get(trial, _ignore), out, placements, _ignore)
-
-        if self.worker != WORKER:
-            return 0, 0
-        try:
-            return compile_ahead(trials, run, tell)
-        except Exception as error:  # trials then compile as they go
-            tell(f"kernels are not compiled ahead: {explain(error)[1]}")
-            return 0, len(trials)
-
-    def measure(self, trial: TrialConfig) -> Measurement | None:
-        """Run the reference workload."""
-        if self.worker != WORKER:
-            return None
-        return run_reference(self.threads(trial), warm=self.warm)
-
-    def run(
-        self,
-        trial: TrialConfig,
-        inputs: TrialInputs,
-        out: Path,
-        progress: TrialProgress,
-        checkpoints: CheckpointPlace | None = None,
-    ) -> GroupResult:
-        """Run all ranks of `trial` here."""
-        with network(trial.network, trial.partition.parts) as placements:
-            return self.start(trial, inputs, out, placements, progress.trial_event, checkpoints=checkpoints)
-
-    def start(
-        self,
-        trial: TrialConfig,
-        inputs: TrialInputs,
-        out: Path,
-        placements: Sequence[Placement],
-        tell: OnProgress,
-        *,
-        rendezvous: RanksRendezvous | None = None,
-        failed_elsewhere: Callable[[], bool] = lambda: False,
-        checkpoints: CheckpointPlace | None = None,
-    ) -> GroupResult:
-        """Run the ranks of `placements` here; the others of the trial, if any, come to the same `rendezvous`."""
-        threads, own = self.threads(trial), cores_of(trial, self.nodes, self._cores)
-        near = near_cores(self.seat.gpus) if trial.device == "cuda" else []
-        limit = self.timeouts.collective_s
-        return run_group(
-            write_job(
-                trial, inputs, out, limit, threads=threads, cores=own, rendezvous=rendezvous, checkpoints=checkpoints
-            ),
-            [replace(self.seat.placed(each, own, near), own_pages=trial.timing != "off") for each in placements],
-            out,
-            threads=threads,
-            timeout_s=self.timeouts.trial_s,
-            on_progress=tell,
-            worker=self.worker,
-            warm=self.warm,
-            failed_elsewhere=failed_elsewhere,
-            progress_s=self.timeouts.progress_s,
-        )
+    def trial_finished(self, number: int, record: Record) -> None:
+        self._runner.rest()
+        self._to.trial_finished(number, record)
 
 
 @dataclass
@@ -212,9 +113,9 @@ class TrialRunner:
     store: ResultStore
     inputs: InputCache
     environment: dict[str, Any]
-    machines: Machines
+    machine: OneMachine
     leases: Leases
-    reference: Reference
+    reference: SpeedReference
 
     def run(self, turn: Turn, progress: TrialProgress) -> Record | None:
         """Run one trial and commit its record; a failure of the trial is a record too.
@@ -222,19 +123,18 @@ class TrialRunner:
         None if others took this runner for dead meanwhile: the trial is theirs then.
         Raises KeyboardInterrupt (nothing is recorded), and UserError if the record cannot be written.
         """
-        started, trial = datetime.now(UTC), turn.trial
-        machines = self.machines.at(turn.taken.seat)
-        outcome = TrialOutcome()
+        started, trial, acquired = datetime.now(UTC), turn.trial, turn.acquired
+        machine, outcome = self.machine.at(acquired.slot), TrialOutcome()
         try:
-            self._train(turn, machines, outcome, progress)
+            self._train(turn, machine, outcome, progress)
         except Exception as error:  # the suite goes on whatever one trial runs into
             outcome.status, outcome.reason = explain(error)
             if isinstance(error, NotPrepared):
                 outcome.log += error.log
             elif not isinstance(error, DataUnavailable | UserError):
                 outcome.log += traceback.format_exc()
-        turn.taken.stand()
-        environment = {**self.environment, "threads": machines.threads(trial), **turn.taken.described()}
+        acquired.withdraw()  # before the record is written: trials that start meanwhile disturb nothing of this one
+        environment = {**self.environment, "threads": machine.threads(trial), **acquired.described()}
         environment["reference_s"] = outcome.reference and outcome.reference.seconds
         environment["reference_cores"] = outcome.reference and outcome.reference.cores
         try:
@@ -247,71 +147,53 @@ class TrialRunner:
             lost = replace(outcome, group=GroupResult(), status=status, reason=what, log=log, result={})
             return self._keep(turn, lost, started, environment, progress)
 
-    def _keep(
-        self, turn: Turn, outcome: TrialOutcome, started: datetime, environment: dict[str, Any], progress: TrialProgress
-    ) -> Record | None:
+    def _train(self, turn: Turn, machine: OneMachine, outcome: TrialOutcome, progress: TrialProgress) -> None:
         trial = turn.trial
-        record = self._record(trial, outcome, started, environment)
-        differ = unlike(record, trial, self.store.directory, self.suite.repeat)
-        record = record.model_copy(update={"flags": [*record.flags, *differ]})
-        if not self.leases.holds(turn.lease):
-            progress.trial_stage("another runner took this one for dead and runs the trial: the result is dropped")
-            self.store.drop(trial.id)
-            return None
-        try:
-            epochs = [*epoch_rows(outcome.group.ranks), *outcome.group.epochs]
-            self.store.commit(trial.id, record, epochs, outcome.log)
-        except OSError as error:
-            what = f"cannot write the record: {error.strerror or error}"
-            raise UserError(what, file=error.filename, fix="choose another place with --results") from error
-        turn.done = True
-        if record.status not in GOES_ON:
-            self.store.forget(trial.id)
-        return record
-
-    def _train(self, turn: Turn, machines: Machines, outcome: TrialOutcome, progress: TrialProgress) -> None:
-        trial = turn.trial
-        if (reason := machines.why_not(trial)) is not None:
+        if (reason := machine.why_not(trial)) is not None:
             outcome.status, outcome.reason = "skipped", reason
             return
-        machines.expect(trial)
+        machine.expect(trial)
         outcome.inputs = self.inputs.get(trial, progress.trial_stage)
-        if turn.taken.alone and trial.device == "cpu":
-            outcome.reference = self.reference.before(lambda: machines.measure(trial))
-        group = self._started(trial, outcome.inputs, machines, progress)
+        if turn.acquired.alone and trial.device == "cpu":
+            outcome.reference = self.reference.before(lambda: machine.measure(trial))
+        group = self._start(trial, outcome.inputs, machine, progress)
         for again in range(self.suite.retries):
             if not group.lost:
                 break
             text = f"{group.reason}; started again, {again + 1} of {self.suite.retries} times at most (`retries`)"
             progress.trial_stage(text)
             outcome.log += f"{group.log}==== {text} ====\n"
-            group = self._started(trial, outcome.inputs, machines, progress)
+            group = self._start(trial, outcome.inputs, machine, progress)
         outcome.group, outcome.log = group, outcome.log + group.log
         outcome.status, outcome.reason = group.status, group.reason
         mark_load(group.ranks)
         if group.status == "ok":
             outcome.result = reduce(group.ranks, _method(trial).metrics_by_column())
 
-    def _started(
-        self, trial: TrialConfig, inputs: TrialInputs, machines: Machines, progress: TrialProgress
+    def _start(
+        self, trial: TrialConfig, inputs: TrialInputs, machine: OneMachine, progress: TrialProgress
     ) -> GroupResult:
         """Start the ranks of a trial, which go on from the last checkpoint if there is one, and wait for their end."""
         home, out = self.store.checkpoints(trial.id), self.store.stage(trial.id)
         try:
-            place = place_of(home, trial, inputs, self.environment, progress.trial_stage)
-            return machines.run(trial, inputs, out, progress, place)
+            checkpoints = _checkpoints(home, trial, inputs, self.environment, progress.trial_stage)
+            return machine.run(
+                TrialJob(trial, inputs, out, progress.trial_stage, progress.trial_event, checkpoints=checkpoints)
+            )
         except BaseException:
             shutil.rmtree(out, ignore_errors=True)
             raise
 
-    def _record(
-        self, trial: TrialConfig, outcome: TrialOutcome, started: datetime, environment: dict[str, Any]
-    ) -> Record:
-        inputs, group = outcome.inputs, outcome.group
+    def _keep(
+        self, turn: Turn, outcome: TrialOutcome, started: datetime, environment: dict[str, Any], progress: TrialProgress
+    ) -> Record | None:
+        trial, inputs, group = turn.trial, outcome.inputs, outcome.group
         environment["warm"] = group.warm
         if group.nodes:
             environment["nodes"] = list(group.nodes)
-        return Record(
+        # Earlier starts of a rank took time up to the checkpoint that it went on from.
+        earlier_s = max((float(rank.get("earlier_s") or 0) for rank in group.ranks), default=0)
+        record = Record(
             trial=trial.id,
             suite=self.suite.name,
             label=trial.label,
@@ -319,7 +201,7 @@ class TrialRunner:
             reason=outcome.reason,
             flags=flags(group.ranks),
             started=started.isoformat(timespec="seconds"),
-            wall_s=None if group.wall_s is None else group.wall_s + max((earlier_s(r) for r in group.ranks), default=0),
+            wall_s=None if group.wall_s is None else group.wall_s + earlier_s,
             config=trial.model_dump(mode="json"),
             declared=_method(trial).declared(),
             environment=environment,
@@ -329,68 +211,46 @@ class TrialRunner:
             result=outcome.result,
             ranks=without_epochs(group.ranks),
         )
-
-
-def earlier_s(rank: Mapping[str, Any]) -> float:
-    """Return the seconds that earlier starts of a rank took up to the checkpoint that it went on from."""
-    return float(rank.get("earlier_s") or 0)
-
-
-def _ignore(event: object) -> None:
-    pass
+        differ = unlike(record, trial, self.store.directory, self.suite.repeat)
+        record = record.model_copy(update={"flags": [*record.flags, *differ]})
+        if not self.leases.holds(turn.lease):
+            progress.trial_stage("another runner took this one for dead and runs the trial: the result is dropped")
+            self.store.drop(trial.id)
+            return None
+        try:
+            self.store.commit(trial.id, record, [*epoch_rows(group.ranks), *group.epochs], outcome.log)
+        except OSError as error:
+            what = f"cannot write the record: {error.strerror or error}"
+            raise UserError(what, file=error.filename, fix="choose another place with --results") from error
+        turn.done = True
+        if record.status not in GOES_ON:  # its checkpoints serve nothing any more
+            self.store.forget(trial.id)
+        return record
 
 
 def _method(trial: TrialConfig) -> type[Method[Any]]:
     return METHODS.load(trial.method.name, trial.plugin)
 
 
-def explain(error: Exception) -> tuple[Status, str]:
-    """Return status and reason of a trial that `error` ended in the runner."""
-    if isinstance(error, DataUnavailable):
-        return "skipped", str(error)
-    if isinstance(error, UserError):
-        return "error", str(error)
-    if isinstance(error, NotPrepared):
-        return error.status, str(error)
-    if isinstance(error, OSError) and (told := of_system(error)) is not None:
-        return "error", str(told)
-    if isinstance(error, MemoryError):
-        return "oom", f"out of memory in the runner: {error}"
-    return "error", f"{type(error).__name__} in the runner: {' '.join(str(error).split())}"
+def _checkpoints(
+    home: Path, trial: TrialConfig, inputs: TrialInputs, environment: Mapping[str, Any], report: Report
+) -> CheckpointPlace | None:
+    """Return where a start of the trial's ranks keeps checkpoints, below `home`; None if it keeps none.
 
-
-def write_job(
-    trial: TrialConfig,
-    inputs: TrialInputs,
-    out: Path,
-    collective_s: float,
-    *,
-    threads: int,
-    cores: int,
-    rendezvous: RanksRendezvous | None = None,
-    checkpoints: CheckpointPlace | None = None,
-) -> Path:
-    """Write the file that every rank reads and return its path."""
-    job = {
-        "config": trial.model_dump(mode="json"),
-        "graph": str(inputs.graph),
-        "train_view": str(inputs.train_view),
-        "full_view": str(inputs.full_view),
-        "inductive": inputs.inductive,
-        "store": str(out / "rendezvous"),
-        "out": str(out),
-        "threads": threads,
-        "cores": cores,
-        "attempt": uuid.uuid4().hex,
-        "collective_timeout_s": collective_s,
-    }
-    if rendezvous is not None:
-        job["rendezvous"] = rendezvous.model_dump(mode="json")
-    if checkpoints is not None:
-        job["checkpoints"] = checkpoints.model_dump(mode="json")
-    path = out / "job.json"
-    path.write_text(json.dumps(job, indent=1))
-    return path
+    They are of this trial, these data, this code and these libraries. Those of others are removed, and reported.
+    """
+    if trial.train.checkpoint == "off":
+        return None
+    code = {name: source.sha256 for name, source in trial.sources.items()}
+    build = {key: environment.get(key) for key in BUILD}
+    text = json.dumps([CHECKPOINT_LAYOUT, trial.id, inputs.fingerprint, code, build], sort_keys=True)
+    # An absolute path, because other machines get it.
+    directory = home.absolute() / hashlib.sha256(text.encode()).hexdigest()[:16]
+    for other in home.iterdir() if home.is_dir() else ():
+        if other.name != directory.name:
+            report("an earlier checkpoint is of other data, code or libraries: training starts anew")
+            shutil.rmtree(other, ignore_errors=True)
+    return CheckpointPlace(directory=directory, lineage=uuid.uuid4().hex, resume=any(directory.glob("rank*")))
 
 
 def exit_code(statuses: Mapping[str, str]) -> int:
@@ -404,11 +264,11 @@ def run_suite(
     store: ResultStore,
     options: RunOptions,
     progress: TrialProgress,
-    machines: Machines | None = None,
+    machine: OneMachine | None = None,
 ) -> int:
-    """Run every selected trial that has no record yet, on `machines` (None: this one), and return the exit code.
+    """Run every selected trial that has no record yet, on `machine` (None: this one), and return the exit code.
 
-    The suite, with all of its trials, is kept beside the records for those who read them; those of a tuning are these
+    The suite, with all of its trials, is kept next to the records for those who read them; those of a tuning are these
     and those kept before, not what the suite expands to.
 
     Other runners may be at work on the same results, here or elsewhere: they share the trials, and this one returns
@@ -418,10 +278,10 @@ def run_suite(
     """
     from harness.results.environment import collect
 
-    on = machines or OneMachine(suite.timeouts, options.worker, options.warm)
+    on = machine or OneMachine(suite.timeouts, options.worker, options.warm, audit=options.audit)
     check_device(trials, on.nodes)
     with store.runner() as me:
-        leases, shown = store.leases(), Shown(progress, me)
+        leases, shown = store.leases(), _SharedProgress(progress, me)
         store.clean(leases)
         clean_scratch()
         device = trials[0].device if trials else None
@@ -433,16 +293,16 @@ def run_suite(
         today, _ = on_todays_data(every, store, options.data_dir, options.cache, build=False)
         store.keep_suite(kept(suite, today))
         request = request_of(trials, store, leases, options)
-        queue = TrialQueue(store, leases, Seats(options.jobs, options.together), request, trials, on.nodes)
+        queue = TrialQueue(store, leases, Slots(options.jobs, options.together), request, trials, on.nodes)
         shown.suite_started(len(trials), len(trials) - len(queue.left))
         inputs = InputCache(options.data_dir, options.cache, apart=True)
         gc.freeze()  # what is known of the suite stays, so that a collection looks through little
         try:
-            reference = Reference(store.directory)
+            reference = SpeedReference(store.directory)
             runner = TrialRunner(suite, store, inputs, collect() if queue.left else {}, on, leases, reference)
             _run_queue(queue, runner, shown, len(trials), options.wait)
             with suppress(KeyboardInterrupt):  # all trials have ended
-                reference.after(queue.seats.quiet())
+                reference.after(queue.slots.quiet())
         except KeyboardInterrupt:
             return INTERRUPTED
         finally:
@@ -468,8 +328,8 @@ def request_of(trials: Sequence[TrialConfig], store: ResultStore, leases: Leases
 
 
 def _run_queue(queue: TrialQueue, runner: TrialRunner, progress: TrialProgress, total: int, wait: bool) -> None:
-    """Run trials until all are run, whoever runs them, or (not `wait`) begun."""
-    compiled, waited, known = False, "", len(queue.left)
+    """Run trials until all are run, by whichever runner, or (not `wait`) begun."""
+    is_warm, waited, known = False, "", len(queue.left)
     while queue.left:
         with queue.turn() as turn:
             if elsewhere := known - len(queue.left):
@@ -477,18 +337,18 @@ def _run_queue(queue: TrialQueue, runner: TrialRunner, progress: TrialProgress, 
             if turn is not None:
                 waited, number = "", total - len(queue.left) + 1
                 progress.trial_started(number, turn.trial)
-                if not compiled:
-                    runner.machines.compile([*queue.left.values()], progress.trial_stage)
-                    compiled = True
+                if not is_warm:
+                    runner.machine.warm_up([*queue.left.values()], progress.trial_stage)
+                    is_warm = True
                 if record := runner.run(turn, progress):
                     del queue.left[turn.trial.id]
                     progress.trial_finished(number, record)
                 gc.collect()  # JSON's writers are cycles, which Python lets pile up to a quarter of all there is
             known = len(queue.left)
         if turn is None and queue.left:
-            waits = queue.waits()
-            if not wait and not waits.free:
+            free, why = queue.waits()
+            if not wait and not free:
                 return
-            if (why := str(waits)) != waited:
+            if why != waited:
                 progress.suite_waits(waited := why)
             time.sleep(QUEUE_POLL_S)

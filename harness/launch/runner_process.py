@@ -1,4 +1,4 @@
-"""A runner is a process: how it ends, and who starts it, beside others or in a job of a cluster, and ends it.
+"""A runner is a process: how it ends, and how others, of this machine or in a job of a cluster, start and end it.
 
 It imports little: an engine imports it in each job, before that starts its runner.
 """
@@ -33,7 +33,7 @@ _LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be
 def end_when_asked() -> None:
     """Have SIGTERM, and SIGHUP unless `nohup` said otherwise, end this process as Ctrl-C does.
 
-    Once: the kernel may tell of a starter's death more than once, and a cluster repeats itself. An interrupt that
+    Once: the kernel may report a starter's death more than once, and a cluster repeats itself. An interrupt that
     strikes in a finalizer, where Python prints and drops it, strikes again a moment later.
     """
 
@@ -122,7 +122,7 @@ class RunnerJob:
 class NodeJob:
     """What a task runs on its node: `command`, its output to `log`, with `variables` of the submitter's.
 
-    `cpus` of the node's cores are the trial's; the runner chooses which, beside the runners that are there.
+    `cpus` of the node's cores are the trial's; the runner chooses which, next to the runners that are there.
     The runner of a node that does not read `token` in the file `shared` is not started.
     """
 
@@ -146,7 +146,7 @@ def run_on_node(job: NodeJob) -> NodeEnd:
     """Run in a Ray task: start the runner and wait for it; when the task is cancelled it ends the runner."""
     from ray import get_runtime_context
 
-    from harness.launch.inputs import cores
+    from harness.launch.hardware import cores
 
     host, node = socket.gethostname(), get_runtime_context().get_node_id()
     try:

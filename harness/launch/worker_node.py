@@ -13,16 +13,14 @@ from typing import Any
 
 from harness.errors import DataUnavailable, UserError
 from harness.launch.coordinator import JOINED, PLAN, REFUSED, WATCH_S, NodeInfo, check_plan, plan_of, ranks_rendezvous
-from harness.launch.gpus import check_device
-from harness.launch.inputs import InputCache, TrialInputs
-from harness.launch.local import GroupResult, RankFailure
-from harness.launch.options import RunOptions
-from harness.launch.preparing import NotPrepared
-from harness.launch.process import placements_of
+from harness.launch.group import GroupResult, RankFailure
+from harness.launch.hardware import check_device
+from harness.launch.inputs import InputCache, NotPrepared, TrialInputs
+from harness.launch.machines import OneMachine, TrialJob, explain
+from harness.launch.process import placements_of, scratch
 from harness.launch.rendezvous import CALL, POLL_S, Coordination, CoordinatorLost, interface_of, wait_for
-from harness.launch.runner import OneMachine, explain
 from harness.launch.runner_process import FAILED, INTERRUPTED
-from harness.launch.scratch import scratch
+from harness.launch.slots import RunOptions
 from harness.runtime.checkpoint import CheckpointPlace
 from harness.suite.schema import Suite, TrialConfig
 
@@ -43,8 +41,8 @@ def take_part(
         _check_plan(coordinator, suite, trials)
         coordinator.send(JOINED, True)
         show(f"joined the run at {coordinator.cluster.endpoint}")
-        ranks = OneMachine(suite.timeouts, options.worker, options.warm, coordinator.cluster.nodes)
-        ranks.compile(trials, show)
+        ranks = OneMachine(suite.timeouts, options.worker, options.warm, coordinator.cluster.nodes, audit=options.audit)
+        ranks.warm_up(trials, show)
         inputs = InputCache(options.data_dir, options.cache, apart=True)
         info = NodeInfo.here(uuid.uuid4().hex, coordinator.address)
         by_id = {trial.of_any_data.id: trial for trial in trials}
@@ -145,16 +143,16 @@ class WorkerNode:
         place = go.get("checkpoints")
         self.show(f"    node {number}, ranks {start} to {stop - 1} of {world}" if stop > start else "    no ranks")
         with scratch() as directory:
-            group = self.ranks.start(
+            job = TrialJob(
                 trial,
                 inputs,
                 directory,
-                placements_of(range(start, stop), world, interface_of(self.info.address)),
-                lambda event: None,
                 rendezvous=ranks_rendezvous(self.coordinator, run, go["backend"]),
                 failed_elsewhere=lambda: self._stopped(run, WATCH_S),
                 checkpoints=None if place is None else CheckpointPlace.model_validate(place),
             )
+            placements = placements_of(range(start, stop), world, interface_of(self.info.address))
+            group = self.ranks.start(job, placements)
         self.show(f"    {group.status}" + (f": {group.reason}" if group.reason else ""))
         return group
 

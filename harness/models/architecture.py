@@ -9,8 +9,7 @@ from typing import TypeVar
 from harness.deferred import torch
 from harness.errors import UserError
 from harness.graph.block import Propagation
-from harness.models.layer import MODELS, BlockSize, GraphLayer, LayerCase, LayerValues
-from harness.models.spec import ModelSpec, Products
+from harness.models.layer import MODELS, BlockSize, GraphLayer, LayerCase, LayerValues, ModelSpec, Products
 from harness.spec import PluginSource
 
 T = TypeVar("T")
@@ -84,7 +83,7 @@ class Architecture:
 
     @property
     def reads_own(self) -> bool:
-        """Whether a layer reads a node's own row beside what it aggregates."""
+        """Whether a layer reads a node's own row besides what it aggregates."""
         return self._layers[0].reads_own or self.spec.residual
 
     @property
@@ -168,13 +167,12 @@ def training_values(
     loss_rows: int = 0,
     cuda: bool = False,
     itemsize: int = 4,
-    least: bool = False,
 ) -> int:
     """Return the peak over a step's forward and backward pass, the input features themselves left out.
 
     Args:
         model, blocks: the model, and the sizes of each block, input layer first.
-        exchanged, least: as of a `LayerCase`.
+        exchanged: as of a `LayerCase`.
         precompute: the first layer's aggregation is given; a UserError if the model attends.
         transform_first: H W is exchanged where it is narrower.
         inputs_fetched: the first layer's input is fetched for the step.
@@ -188,7 +186,7 @@ def training_values(
     for module, own in model.by_layer(blocks):
         first = not passes
         transformed = transform_first and model.transforms_first(len(passes) * module.hops)
-        case = LayerCase(model.spec, own, first, exchanged, precompute and first, transformed, least)
+        case = LayerCase(model.spec, own, first, exchanged, precompute and first, transformed)
         passes.append(module.training_values(case))
         outputs.append(own[-1].dst * module.outputs)
     rows = blocks[-1].dst

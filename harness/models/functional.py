@@ -200,7 +200,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
         return x
     if x.device.type != "cpu":
         return torch.nn.functional.dropout(x, rate)
-    result: Tensor = _Dropout.apply(x, rate, _seeds())
+    result: Tensor = _Dropout.apply(x, rate, _seeds(), False)
     return result
 
 
@@ -209,7 +209,7 @@ def relu_dropout(x: Tensor, rate: float) -> Tensor:
     if x.device.type != "cpu":
         return dropout(torch.relu(x), rate)
     seeds = _seeds() if rate else np.zeros(2, np.uint32)  # an evaluation draws nothing of training's numbers
-    result: Tensor = _ReluDropout.apply(x, rate, seeds)
+    result: Tensor = _Dropout.apply(x, rate, seeds, True)
     return result
 
 
@@ -233,31 +233,25 @@ def _seeds() -> NDArray[np.uint32]:
 
 
 class _Dropout(Function):
-    @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, rate: float, seeds: NDArray[np.uint32]) -> Tensor:
-        ctx.rate, ctx.seeds = rate, seeds  # type: ignore[attr-defined]
-        return _masked(_mask, x, rate, seeds)
+    """Dropout, with `relu` of relu(x), whose backward pass needs the output alone."""
 
     @staticmethod
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _masked(_mask, grads[0], ctx.rate, ctx.seeds), None, None  # type: ignore[attr-defined]
-
-
-class _ReluDropout(Function):
-    @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, rate: float, seeds: NDArray[np.uint32]) -> Tensor:
-        out = _masked(_mask_positive, x, rate, seeds)
-        ctx.save_for_backward(out)
-        ctx.rate = rate  # type: ignore[attr-defined]
+    def forward(ctx: FunctionCtx, x: Tensor, rate: float, seeds: NDArray[np.uint32], relu: bool) -> Tensor:
+        out = _masked(_mask_positive if relu else _mask, x, rate, seeds)
+        if relu:
+            ctx.save_for_backward(out)
+        ctx.rate, ctx.seeds, ctx.relu = rate, seeds, relu  # type: ignore[attr-defined]
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        if not ctx.relu:
+            return _masked(_mask, grads[0], ctx.rate, ctx.seeds), None, None, None
         (out,) = ctx.saved_tensors
         grad = grads[0].contiguous()
         result = torch.empty_like(grad)
         _where_positive(_flat(out), _flat(grad), _flat(result), _scale(grad, ctx.rate))
-        return result, None, None
+        return result, None, None, None
 
 
 def _masked(kernel: Any, x: Tensor, rate: float, seeds: NDArray[np.uint32]) -> Tensor:

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from harness.graph.block import Block, own_rows
 from harness.models.architecture import Architecture
 from harness.models.functional import KnownRows, Linear, dropout, layer_norm, relu_dropout
-from harness.models.layer import MODELS, GraphLayer
-from harness.models.spec import ModelSpec, Products
+from harness.models.layer import MODELS, GraphLayer, ModelSpec, Products
 from harness.spec import PluginSource
 
 Exchange = Callable[[Tensor, int], Tensor]
@@ -134,12 +133,9 @@ class GNN(Architecture, nn.Module):
         out = layer.run(blocks, x, fetch, transform_first=early, aggregated=aggregated)
         return self._between(index, x, out, blocks)
 
-    @property
-    def _rate(self) -> float:
-        return self.spec.dropout if self.training else 0.0
-
     def _drop(self, rows: Rows) -> Tensor:
-        return dropout(rows if isinstance(rows, Tensor) else rows(), self._rate)
+        rate = self.spec.dropout if self.training else 0.0
+        return dropout(rows if isinstance(rows, Tensor) else rows(), rate)
 
     def _between(self, index: int, before: Tensor, out: Tensor, blocks: Sequence[Block] = ()) -> Tensor:
         """Return the next layer's input, or the logits if the layer `index`, which ran on the blocks, is the last."""
@@ -147,7 +143,7 @@ class GNN(Architecture, nn.Module):
             return out
         if self.spec.residual and before.shape[1] == out.shape[1]:
             out = out + own_rows(blocks, before)
-        return relu_dropout(self.norms[index](out), self._rate)
+        return relu_dropout(self.norms[index](out), self.spec.dropout if self.training else 0.0)
 
 
 class LayerNorm(nn.LayerNorm):

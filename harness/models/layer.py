@@ -1,19 +1,20 @@
-"""GraphLayer: what the layers of a model share, the models by name, and what a layer holds in memory."""
+"""Models: their specification in a suite, and the layers they are made of, with propagation and memory formula."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
+
+from pydantic import Field, ValidationInfo, model_validator
 
 from harness.deferred import torch
 from harness.errors import UserError
 from harness.graph.block import Block, Propagation
 from harness.models.functional import Linear
-from harness.models.spec import ModelSpec, Products
 from harness.registry import Registered, Registry
-from harness.spec import Spec
+from harness.spec import Spec, with_options
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,8 +25,57 @@ else:
 Fetch = Callable[["Tensor"], "Tensor"]
 HopFetch = Callable[["Tensor", int], "Tensor"]
 
+Products = Literal["auto", "aggregate-first", "transform-first"]
+"""The order of A H W: the cheaper one for a layer's sizes, (A H) W, or A (H W)."""
+
+KEPT = "kept"
+"""Context of validation: of what was run. It fitted its layer then; to ask that would import torch."""
+
+
 # A multiply-add of an SpMM costs about this many of a GEMM's: measured 10 against 44 G/s on one core.
 SPMM_COST = 4.0
+
+
+class ModelSpec(Spec):
+    """Architecture shared by every trial of a suite."""
+
+    name: str = Field("sage", description="graph layer: a name of `harness list models`")
+    layers: int = Field(2, ge=1, le=1_000, description="graph layers")
+    linear_layers: int = Field(0, ge=0, le=1_000, description="linear layers behind the graph layers")
+    hidden: int = Field(64, ge=1, le=1 << 24, description="hidden width")
+    norm: Literal["layer", "none"] = Field("none", description="normalisation between layers")
+    dropout: float = Field(0.5, ge=0, lt=1, description="dropout on every layer's input")
+    residual: bool = Field(False, description="add a layer's input to its output where the widths agree")
+    heads: int = Field(4, ge=1, le=1_000, description="attention heads of gat; the hidden width must be divisible")
+    order: int = Field(
+        2, ge=1, le=100, description="highest power of A in mixhop; the hidden width must be divisible by order + 1"
+    )
+
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="the model's own options; write `name: {NAME: {option: value}}`"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_with_options(cls, data: Any) -> Any:
+        return with_options(data, "name", "options")
+
+    @model_validator(mode="after")
+    def _fits_its_layer(self, info: ValidationInfo) -> Self:
+        if info.context == KEPT:
+            return self
+        # A plugin's is checked where the suite's plugins are known.
+        if (layer := MODELS.loaded(self.name)) is not None:
+            layer.check_spec(self)
+        return self
+
+    @property
+    def label(self) -> str:
+        """Name and size: "sage-2+2x512" has 2 graph and 2 linear layers of width 512; h4: 4 heads, k2: order 2."""
+        tail = f"+{self.linear_layers}" if self.linear_layers else ""
+        layer = MODELS.loaded(self.name)
+        own = layer.label(self) if layer else ""
+        return f"{self.name}-{self.layers}{tail}x{self.hidden}{own}"
 
 
 @dataclass(frozen=True)
@@ -47,7 +97,6 @@ class LayerCase:
     exchanged: bool = False  # inner rows become source rows by an exchange, which makes a new matrix of them
     aggregated: bool = False  # its first aggregation is given
     transform_first: bool = False  # H W is exchanged
-    least: bool = False  # a lower bound, whichever of A (H W) and (A H) W the layer computes
 
     @property
     def boundary(self) -> int:
@@ -62,7 +111,7 @@ class LayerCase:
 
 @dataclass(frozen=True)
 class LayerValues:
-    """Values (not bytes) of a layer: what autograd keeps, and what is there beside during its passes."""
+    """Values (not bytes) of a layer: what autograd keeps, and what else is there during its passes."""
 
     kept: int
     forward: int
@@ -144,7 +193,7 @@ class GraphLayer(Registered, Module):
         """See `Registered`: a layer has a propagation and a `forward`."""
         super().check_class(where)
         if not isinstance(getattr(cls, "propagation", None), Propagation):
-            raise UserError(f"'{where}' has no propagation", fix="write `propagation = harness.MEAN`, or alike")
+            raise UserError(f"'{where}' has no propagation", fix="write `propagation = harness.plugin.MEAN`, or alike")
         if not hasattr(cls, "forward"):
             raise UserError(f"'{where}' has no forward", fix="define it in the class")
 
@@ -234,8 +283,6 @@ class GraphLayer(Registered, Module):
         through = to_input + max((dst + src) * o, to_source, back)
         transformed = LayerValues(own + source, (2 * dst + src) * o, through)
         summed = LayerValues(own + dst * d, 2 * dst * o + source, to_input + max(spread, back))
-        if case.least:
-            return LayerValues(*map(min, astuple(transformed), astuple(summed)))
         chosen = self.transforms_first(size.edges, dst, src, weights=True, inputs=not case.first)
         return transformed if chosen else summed
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import importlib
+import multiprocessing
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +19,7 @@ if TYPE_CHECKING:
     from harness.spec import PluginSource
 
 FORMATS = ("html", "md", "csv")  # that are written unless others are asked for
-DRAWN = ("svg", "pdf-figures")  # that matplotlib draws figures for
+DRAWN = ("svg", "pdf-figures")  # that seaborn draws figures for
 _LONGEST = 100  # characters of a directory that is named after several
 
 
@@ -25,7 +30,7 @@ def write_report(
     suites: Sequence[KeptSuite] = (),
     plugins: Mapping[PluginKey, PluginSource] = MappingProxyType({}),
     renewed_s: int | None = None,
-    beside: int = 0,
+    workers: int = 0,
     baselines: Sequence[Path] = (),
 ) -> Path:
     """Write the report of every trial under `results` and return the path of its main file.
@@ -35,15 +40,13 @@ def write_report(
     receives, by format: `html`: `index.html` (which draws its figures itself, nothing loaded from elsewhere); `md`:
     `report.md`; `csv`: `results.csv` (of repeats `runs.csv`, too), `epochs.csv` and `figures/*.csv`; `latex`: a file
     a table; `svg`: `figures/*.svg`, which `report.md` shows then; `pdf-figures`: the figures for print.
-    `suites`: whose claims are held against the results, beside those that are kept with them. `plugins`: from
+    `suites`: whose claims are held against the results, besides those that are kept with them. `plugins`: from
     `harness.registry.find_plugins`, whose views the report has, too. `renewed_s`: a browser loads the page anew every
-    so many seconds. `beside`: how many processes beside this one may draw figures. `baselines`: results whose trials
-    are shown where they stand beside those of `results`. Files of those names are replaced, others are left alone.
+    so many seconds. `workers`: how many further processes may draw figures. `baselines`: results whose trials
+    are shown where they are comparable with those of `results`. Files of those names are replaced, others are kept.
     Raises `UserError` if there is no trial to report, or no such format.
     """
-    from harness.report.beside import painters
-
-    with painters(beside if set(DRAWN) & set(formats) else 0):
+    with render_workers(workers if set(DRAWN) & set(formats) else 0) as pool:
         from harness.report.page import make_report
         from harness.report.sections import with_needed_baselines
         from harness.report.write import check_formats, write_files
@@ -52,10 +55,35 @@ def write_report(
         check_formats(formats)
         listed = [results] if isinstance(results, Path) else list(results)
         inputs = with_needed_baselines(load_inputs(listed, baselines))
-        named = "-".join(dict.fromkeys(place.resolve().name for place in listed))
+        named = "-".join(dict.fromkeys(path.resolve().name for path in listed))
         target = Path("reports") / named[:_LONGEST] if out is None else Path(out)
         report = replace(make_report(inputs, suites, plugins), renewed_s=renewed_s)
-        return write_files(report, inputs, target, formats)
+        return write_files(report, inputs, target, formats, pool)
 
 
-__all__ = ["DRAWN", "FORMATS", "write_report"]
+MOST = 3  # processes; each takes a second or two to import what it draws with
+
+
+@contextlib.contextmanager
+def render_workers(count: int) -> Iterator[Executor | None]:
+    """Offer `count` processes, at most `MOST`, that draw figures; None without any.
+
+    They start now, and import while this process reads results.
+    """
+    if count < 1:
+        yield None
+        return
+    pool = ProcessPoolExecutor(min(count, MOST), multiprocessing.get_context("spawn"), initializer=_ignore_interrupt)
+    for _ in range(min(count, MOST)):
+        pool.submit(importlib.import_module, "harness.report.printing")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _ignore_interrupt() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends the workers
+
+
+__all__ = ["DRAWN", "FORMATS", "render_workers", "write_report"]

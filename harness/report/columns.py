@@ -1,4 +1,4 @@
-"""What a record tells that has no column in `load_results`, as columns of a section."""
+"""What a record has besides the columns of `load_results`: columns of a section, and learning curves of its trials."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from harness.metrics import Metric
@@ -18,7 +19,7 @@ DERIVED = (
     Metric("exchanged_bytes", "sent, but for models and swaps", "B/epoch", "Exchanged", "less", exact=True),
 )
 """What is known of columns that are metrics."""
-SHARED = ("energy_gpu_j", "energy_cpu_j", "gpu_power_w")  # counters of which one rank tells for several
+SHARED = ("energy_gpu_j", "energy_cpu_j", "gpu_power_w")  # counters that one rank reads for several
 RANK, RANK_SUFFIX = "rank_", "_epoch_s"
 MODEL, MODEL_SUFFIX = "model_", "_bytes"
 WHY = "why_"
@@ -84,7 +85,7 @@ def _sampling(record: Record) -> dict[str, float]:
     """Return what a method asks its peers for in an epoch, all ranks; a baseline for all that there is.
 
     `exchanged_bytes`: sent, but for the purposes model and swap; `asked_boundary`: rows of an exchange, as
-    the method's stats tell; `asked_share`, `expected_share`: of the boundary, asked for and by the inclusion
+    of the method's stats; `asked_share`, `expected_share`: of the boundary, asked for and by the inclusion
     probabilities; `edge_share`: of the edges, drawn; `cache_asked`, `cache_found`, `hit_rate`: rows asked
     for (of a mini-batch method remote nodes; with `storage: host` all), those of them found in the cache, and
     found / asked for; `communicated_nodes`: of a mini-batch method, nodes whose features came from their owners.
@@ -118,8 +119,8 @@ def _caching(asked: float | None, cached: float | None) -> dict[str, float]:
 
 def _network_traffic(record: Record) -> dict[str, Any]:
     """Return what the ranks sent in a mean epoch, and by which interface, if it was compared with that."""
-    told = any(key.startswith("bytes_") for key in record.result)
-    counted = {"counted_bytes": between_ranks(record.result)} if told else {}
+    counts = any(key.startswith("bytes_") for key in record.result)
+    counted = {"counted_bytes": between_ranks(record.result)} if counts else {}
     checks = [rank["traffic_check"] for rank in record.ranks if rank.get("traffic_check")]
     if not checks or any(check.get("why_not") for check in checks):
         return counted
@@ -136,7 +137,7 @@ def _largest(meters: Iterable[Mapping[str, Any]], name: str, key: str) -> dict[s
 
 
 def _unavailable(meters: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the reasons by metric; of a shared counter's those of the ranks that should have told it."""
+    """Return the reasons by metric; of a shared counter's those of the ranks that should have read it."""
     found: dict[str, dict[str, None]] = {}
     for meter in meters:
         for metric, reason in (meter.get("unavailable") or {}).items():
@@ -149,7 +150,7 @@ Matrix = NDArray[np.float64]
 
 
 def peer_bytes(record: Record) -> Matrix | None:
-    """Return the bytes an epoch that rank i sends rank j, float64 [P, P]; None where peers are not told.
+    """Return the bytes an epoch that rank i sends rank j, float64 [P, P]; None where peers are not recorded.
 
     Transfers between two ranks alone: an all-reduce has no peer, a swap stays on its rank.
     """
@@ -166,7 +167,40 @@ def peer_bytes(record: Record) -> Matrix | None:
 
 
 def part_sizes(record: Record) -> tuple[tuple[int, int], ...] | None:
-    """Return (inner, boundary) nodes of each part in the order of ranks; None if a rank does not tell."""
+    """Return (inner, boundary) nodes of each part in the order of ranks; None if a rank has not recorded them."""
     if not record.ranks or any(rank.get(key) is None for rank in record.ranks for key in ("inner", "boundary")):
         return None
     return tuple((int(rank["inner"]), int(rank["boundary"])) for rank in record.ranks)
+
+
+def trial_curve(epochs: pd.DataFrame) -> pd.DataFrame:
+    """Return one trial's evaluated epochs, its learning curve: epoch (from 1), time_s, sent_bytes, score.
+
+    `epochs`: its rows of `load_epochs`, one an epoch and rank. Sums over the epochs so far, warm-up included,
+    evaluation not: `time_s` of the slowest rank's epoch time in seconds, `sent_bytes` of the payload between ranks.
+    """
+    return curve_of(epoch_sums(epochs))
+
+
+def curve_of(sums: pd.DataFrame) -> pd.DataFrame:
+    """Return the learning curve of a trial from its `epoch_sums`; see `trial_curve`."""
+    curve = sums.cumsum(skipna=False).assign(score=sums["score"]).dropna(subset=["score"]).reset_index()
+    curve["epoch"] += 1
+    return curve[["epoch", "time_s", "sent_bytes", "score"]]
+
+
+def epoch_sums(epochs: pd.DataFrame) -> pd.DataFrame:
+    """Return a row an epoch of a trial: time_s and sent_bytes of that epoch, score after it.
+
+    Arguments and units as for `trial_curve`; NaN where nothing was counted or scored.
+    """
+    sizes = [name for name in map(str, epochs.columns) if name.startswith("bytes_") and name != "bytes_swap"]
+    sent = epochs[sizes].sum(axis=1, min_count=1)
+    by_epoch = epochs.assign(sent_bytes=sent).groupby("epoch", sort=True)
+    return pd.DataFrame(
+        {
+            "time_s": by_epoch["epoch_time_s"].max(),
+            "sent_bytes": by_epoch["sent_bytes"].sum(min_count=1),
+            "score": by_epoch["val_score"].first(),
+        }
+    )

@@ -6,32 +6,31 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from types import MappingProxyType
-from xml.etree import ElementTree
+from typing import Any
 
 import jinja2
+import numpy as np
 import pandas as pd
 
 from harness.claims import judge
 from harness.errors import UserError
 from harness.registry import PluginKey
-from harness.report.embedding import embedded_plot
-from harness.report.notes import Note, environment_rows, failure_table, make_notes, unclaimed_notes
+from harness.report.figure import Figure, Picture
+from harness.report.page_data import embedded_figure, embedded_trials
 from harness.report.palette import on_dark
-from harness.report.plot import Picture, Plot
 from harness.report.sections import Section, make_sections
 from harness.report.summary import Summary, claims_table, make_summaries, overview_table
-from harness.report.sweeps import Networks, find_networks, sweeps
-from harness.report.table import Table
-from harness.report.trials import embedded, trials_table
+from harness.report.sweeps import Networks, find_networks, find_workloads, sweeps
+from harness.report.table import Cell, Group, Row, Table
 from harness.report.views import VIEWS, Kind, ReportView, ShownView, Subject, show
-from harness.report.workloads import find_workloads
+from harness.report.warnings import Note, environment_rows, failure_table, make_notes, unclaimed_notes
 from harness.results.frames import ResultInputs
 from harness.results.record_store import KeptSuite, kept_suites
-from harness.results.stats import in_csv, join_unique
+from harness.results.stats import MISSING, common_places, in_csv, join_unique, time_unit
 from harness.spec import PluginSource
 
 Plugins = Mapping[PluginKey, PluginSource]
@@ -96,7 +95,7 @@ class ShownSection:
     views: tuple[ShownView, ...]
 
     def where(self, *, first: bool) -> ShownSection:
-        """Return it with the views alone that stand, or do not stand, before everything else."""
+        """Return it with the views alone that come, or do not come, before everything else."""
         return ShownSection(self.section, tuple(view for view in self.views if view.first == first))
 
 
@@ -104,7 +103,7 @@ class ShownSection:
 class Report:
     """Everything that is written, whatever the format.
 
-    `claims`: the tables of the claims summary; `answers`: what stands before everything else; `renewed_s`: how often a
+    `claims`: the tables of the claims summary; `answers`: the sections before everything else; `renewed_s`: how often a
     browser loads the page anew (None: never).
     """
 
@@ -132,7 +131,7 @@ class Report:
         return [view for shown in (*self.answers, *self.shown) for view in shown.views]
 
     @property
-    def pictures(self) -> list[Plot | Picture]:
+    def pictures(self) -> list[Figure | Picture]:
         """All figures, as they come."""
         return [view.picture for view in self.views if view.picture]
 
@@ -142,8 +141,8 @@ def make_report(
 ) -> Report:
     """Compute the tables, and the figures as data.
 
-    `suites`: whose claims to hold the results against, beside those that are kept with the results;
-    `plugins`: that bring views, beside those that are installed.
+    `suites`: whose claims to hold the results against, besides those that are kept with the results;
+    `plugins`: that bring views, besides those that are installed.
     """
     sections, networks = make_sections(inputs), find_networks(inputs)
     views, not_imported = _find_views(plugins)
@@ -202,25 +201,31 @@ def render_html(report: Report, place: Callable[[str], str] = lambda trial: "") 
     Its policy allows the scripts and the style sheet that are in it, by their hashes.
     """
     environment = _environment(autoescape=True)
-    drawn = {picture.name: inline_svg(picture) for picture in report.pictures if isinstance(picture, Picture)}
-    colours = {found for svg in drawn.values() for found in _COLOUR.findall(svg)}
-    colours |= {variant.style.colour for shown in report.shown for variant in shown.section.variants}
+    images = {picture.name: _image(picture) for picture in report.pictures if isinstance(picture, Picture)}
+    colours = {variant.style.colour for shown in report.shown for variant in shown.section.variants}
     css, scripts = _source("templates/report.css") + f"{dark_rules(colours)}\n", [_source("templates/report.js")]
-    if len(report.pictures) > len(drawn):
+    if len(report.pictures) > len(images):
         scripts += [_source("static/vega.js"), _source("templates/charts.js"), _source("templates/plots.js")]
         scripts.append(_source("templates/views.js"))
     return environment.get_template("index.html.j2").render(
         report=report,
         css=css,
         scripts=scripts,
-        trials=embedded(report.charted),
-        plotted=embedded_plot,
+        trials=embedded_trials(report.charted),
+        plotted=embedded_figure,
         trials_table=lambda section: trials_table(section, place),
         policy=_POLICY.format(style=_hash(css), script=" ".join(map(_hash, scripts))),
-        inline=lambda picture: drawn.get(picture.name, ""),
+        image=lambda picture: images.get(picture.name, ""),
         data_uri=lambda picture: f"data:text/csv;charset=utf-8;base64,{_base64(to_csv(picture.data))}",
         networks=lambda section: json.dumps(networks_of(section)),
     )
+
+
+def _image(picture: Picture) -> str:
+    """Return the address of what a plugin drew with matplotlib: the file itself."""
+    from harness.report.printing import draw  # matplotlib and seaborn take a second
+
+    return f"data:image/svg+xml;base64,{_base64(draw(picture)['svg'])}"
 
 
 def render_markdown(report: Report, *, figures: bool) -> str:
@@ -276,79 +281,8 @@ def to_csv(frame: pd.DataFrame) -> bytes:
     return flat.to_csv(index=False).encode()
 
 
-_COLOUR = re.compile(r'(?:fill|stroke)="(#[0-9a-f]{6})"')
-_REFERENCE = re.compile(r"url\(#([^)]*)\)")
-_UNUSED = ("metadata", "style")  # its one rule is in the page's style sheet, which holds for this element only
-
-
-def inline_svg(picture: Picture) -> str:
-    """Return a figure as an `svg` element for an HTML page.
-
-    Its ids begin with the figure's name, so that they are the page's only ones; declarations of style are
-    attributes, which a policy without inline styles allows and which rules may override. A panel whose
-    vertical axis has the labels of its neighbours too is of class `shared`; what is written on coloured
-    squares is of class `fixed`, for its colour was chosen for theirs.
-    """
-    root = ElementTree.fromstring(picture.svg)
-    for element in root.iter():
-        element.tag = _local(element.tag)
-        element.attrib = {_local(key): value for key, value in element.attrib.items()}
-        element[:] = [child for child in element if _local(child.tag) not in _UNUSED]
-    _class_axes(root)
-    for element in root.iter():
-        element.attrib = dict(_attributes(element.attrib, picture.name))
-        element.text = element.tail = (element.text or "").strip() or None
-    root.attrib = {"viewBox": root.attrib["viewBox"], "class": "plot", "role": "img", "aria-label": picture.alt}
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def _local(name: str) -> str:
-    return name.rpartition("}")[2]
-
-
-def _attributes(attributes: dict[str, str], prefix: str) -> Iterator[tuple[str, str]]:
-    for key, value in attributes.items():
-        if key == "style":
-            for declaration in filter(None, (part.strip() for part in value.split(";"))):
-                name, _, said = declaration.partition(":")
-                yield name, _REFERENCE.sub(rf"url(#{prefix}-\1)", said.strip())
-        elif key == "id":
-            yield key, f"{prefix}-{value}"
-        elif key == "href" and value.startswith("#"):
-            yield key, f"#{prefix}-{value[1:]}"
-        elif key != "type":
-            yield key, _REFERENCE.sub(rf"url(#{prefix}-\1)", value)
-
-
-def _class_axes(root: ElementTree.Element) -> None:
-    """Tell apart panels by what their vertical axis, the second of theirs, and their squares are to others."""
-    panels = [(group, axes) for group in root.iter("g") if (axes := _children(group, "matplotlib.axis_"))]
-    labelled = [(panel, axes[1]) for panel, axes in panels if len(axes) > 1 and _lettered(axes[1])]
-    if len(labelled) < len(panels):
-        for panel, vertical in labelled:
-            _add_class(panel, "shared")
-            _add_class(vertical, "keep")
-    for panel, _ in panels:
-        if _children(panel, "QuadMesh") or panel.find("image") is not None:
-            for text in _children(panel, "text_"):
-                _add_class(text, "fixed")
-
-
-def _children(group: ElementTree.Element, start: str) -> list[ElementTree.Element]:
-    return [child for child in group if child.get("id", "").startswith(start)]
-
-
-def _lettered(group: ElementTree.Element) -> bool:
-    """Return whether there is text in a group: glyphs, which are drawn in units of the font."""
-    return any(" scale(" in each.get("transform", "") for each in group.iter("g"))
-
-
-def _add_class(element: ElementTree.Element, name: str) -> None:
-    element.set("class", f"{element.get('class', '')} {name}".strip())
-
-
 def dark_rules(colours: Iterable[str]) -> str:
-    """Return CSS that gives the fills and strokes of figures the colours of a dark page where it is dark.
+    """Return CSS that gives the swatches of methods the colours of a dark page where it is dark.
 
     `colours`: as `#rrggbb`. Those that can be seen on dark paper as they are have no rule.
     """
@@ -358,3 +292,46 @@ def dark_rules(colours: Iterable[str]) -> str:
         if dark != colour:
             rules += [f'.plot [{name}="{colour}"]{{{name}:light-dark({colour},{dark})}}' for name in ("fill", "stroke")]
     return "\n".join(rules)
+
+
+def trials_table(section: Section, place: Callable[[str], str]) -> Table:
+    """Return a row a trial, whatever became of it: parts, seed, status, scores, epoch time, flags, and its files.
+
+    `place`: the address of a trial's directory, "" if it is not known.
+    """
+    frame = section.frame.sort_values(["parts", "variant", "seed"], kind="stable")
+    variants = {variant.key: variant for variant in section.variants}
+    size, unit = time_unit(frame["epoch_time_s"].max() if "epoch_time_s" in frame else None)
+    times = frame["epoch_time_s"] / size if "epoch_time_s" in frame else pd.Series(np.nan, frame.index)
+    places = common_places(times.dropna())
+    rows = []
+    for own, seconds in zip(frame.to_dict("records"), times, strict=True):
+        home, reason = place(str(own["trial"])), _words(own.get("reason"))
+        rows.append(
+            Row(
+                variants[own["variant"]].label,
+                (
+                    Cell(str(int(own["parts"]))),
+                    Cell(str(int(own["seed"]))),
+                    Cell(str(own["status"]), reason, number=False, wrap=bool(reason)),
+                    *(_share(own.get(name)) for name in ("best_val", "test_at_best_val")),
+                    Cell(f"{seconds:,.{places}f}" if np.isfinite(seconds) else MISSING),
+                    Cell(_words(own.get("flags")), number=False, wrap=True),
+                    Cell(str(own["trial"]), number=False, link=f"{home}/record.json" if home else ""),
+                    Cell("log" if home else "", number=False, link=f"{home}/log.txt" if home else ""),
+                ),
+                variants[own["variant"]],
+                int(own["parts"]),
+            )
+        )
+    heads = ("P", "Seed", "Status", "Val (%)", "Test (%)", f"Epoch ({unit})", "Flags", "Record", "Log")
+    caption = "Every trial; a click on a heading sorts. Links lead to its files while the page is where it was written."
+    return Table(f"Trials, {section.title}", caption, "Method", (Group("", heads),), tuple(rows))
+
+
+def _words(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _share(value: Any) -> Cell:
+    return Cell(f"{100 * value:.2f}" if value is not None and np.isfinite(value) else MISSING)

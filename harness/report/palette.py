@@ -16,7 +16,7 @@ COLOURS = (
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]
 DASHES: tuple[Dash, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 1, 1, 1)))
-# Work in blues, communication in warm hues, so that a glance tells them apart.
+# Work in blues, communication in warm hues, so that a glance distinguishes them.
 PHASES = {
     "sample": "#009e73", "fetch": "#ddcc77", "forward": "#0072b2", "backward": "#7fb8da", "comm": "#d55e00",
     "wait": "#f4b183", "reduce": "#882255", "optimize": "#8f7fc0", "explain": "#117733", "swap": "#cc79a7",

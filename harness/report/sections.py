@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics import Metric, find_metric
-from harness.report.columns import DERIVED, record_values
-from harness.report.courses import curve_of, trial_course
+from harness.report.columns import DERIVED, curve_of, epoch_sums, record_values
 from harness.report.variants import Variant, as_mapping, find_variants, of_a_search, variant_keys, without_target
 from harness.results.frames import ResultInputs, declared_metrics
 from harness.results.record import Record, flatten, of_workload, own_settings
@@ -29,11 +28,10 @@ from harness.suite.schema import LATER
 class Section:
     """Trials, of one suite or several, that differ in method, number of parts and seed only: they may be compared.
 
-    `frame` holds all of them whatever their status, `ok` those that ended well; both have a column
-    `variant` (a variant's `key`) and those of `record_values`. `repeats`: the runs that rows of `frame` are
-    means of, see `ResultInputs.runs`; None where each is of one. `badge` says what the data are if not the
-    real set; `declared`: the metrics that the methods declare, by column; `tuning`: of the methods on this data
-    set, if their settings were chosen by a search.
+    `frame` holds all of them whatever their status; a column `variant` (a variant's `key`) and those of `record_values`
+    are added. `repeats`: the runs that its rows are means of, see `ResultInputs.runs` (None: each is of one). `badge`:
+    the origin of data that are not the real set. `declared`: the metrics that the methods declare, by column. `tuning`:
+    the search of the methods' settings on this data set, if there was one.
     """
 
     anchor: str
@@ -58,28 +56,28 @@ class Section:
         return self.frame[self.frame["status"] == "ok"]
 
     @cached_property
-    def cells(self) -> Cells:
+    def cells(self) -> Positions:
         """The rows of `ok` of each variant and number of parts that has any."""
         return _cells(self.ok, self.variants, self.parts)
 
     @cached_property
-    def courses(self) -> dict[str, pd.DataFrame]:
-        """The course of each trial that has epochs, see `trial_course`."""
-        return {str(trial): trial_course(rows) for trial, rows in self.epochs.groupby("trial")}
+    def epoch_sums(self) -> dict[str, pd.DataFrame]:
+        """The epochs of each trial that has some, see `columns.epoch_sums`."""
+        return {str(trial): epoch_sums(rows) for trial, rows in self.epochs.groupby("trial")}
 
     @cached_property
     def curves(self) -> dict[str, pd.DataFrame]:
-        """The curve of each trial that was evaluated, see `trial_curve`."""
-        found = {trial: curve_of(course) for trial, course in self.courses.items()}
+        """The learning curve of each trial that was evaluated, see `trial_curve`."""
+        found = {trial: curve_of(sums) for trial, sums in self.epoch_sums.items()}
         return {trial: curve for trial, curve in found.items() if len(curve)}
 
     @cached_property
     def target(self) -> float | None:
-        """The validation score that methods are to reach: what most trials ask for, of equals the higher; or None."""
+        """The validation score that methods are to reach: that of most trials, of equals the higher; or None."""
         return _target(self.frame)
 
     @cached_property
-    def _all_cells(self) -> Cells:
+    def _all_cells(self) -> Positions:
         return _cells(self.frame, self.variants, self.parts)
 
     @property
@@ -136,14 +134,14 @@ class Section:
         return frame.iloc[cells.get((variant, parts), [])]
 
 
-Cells = dict[tuple[Variant, int], np.ndarray]
+Positions = dict[tuple[Variant, int], np.ndarray]
 
 
-def _cells(frame: pd.DataFrame, variants: Iterable[Variant], parts: Iterable[int]) -> Cells:
+def _cells(frame: pd.DataFrame, variants: Iterable[Variant], parts: Iterable[int]) -> Positions:
     """Return the positions of a frame's rows, by variant and number of parts."""
     found = frame.groupby(["variant", "parts"]).indices
-    places = itertools.product(variants, parts)
-    return {(v, count): np.asarray(found[v.key, count]) for v, count in places if (v.key, count) in found}
+    keys = itertools.product(variants, parts)
+    return {(v, count): np.asarray(found[v.key, count]) for v, count in keys if (v.key, count) in found}
 
 
 def _setting(inputs: ResultInputs, row: Mapping[Any, Any], ignoring: str) -> dict[str, Any]:
@@ -229,15 +227,15 @@ def make_sections(inputs: ResultInputs, ignoring: str = "") -> list[Section]:
 
 
 def with_needed_baselines(inputs: ResultInputs) -> ResultInputs:
-    """Return a report's trials without the stored ones that stand beside none of its own."""
+    """Return a report's trials without the stored ones that are comparable with none of its own."""
     if not inputs.stored:
         return inputs
     every = set(zip(inputs.results["suite"], inputs.results["trial"], strict=True))
     needed = every - inputs.stored
     for section in make_sections(inputs):
-        beside = set(zip(section.frame["suite"], section.frame["trial"], strict=True))
-        if beside - inputs.stored:
-            needed |= beside
+        together = set(zip(section.frame["suite"], section.frame["trial"], strict=True))
+        if together - inputs.stored:
+            needed |= together
     return inputs.only(needed)
 
 
@@ -264,7 +262,7 @@ def _section(
     rows = frame.to_dict("records")
     records = [record for row in rows if (record := inputs.record(row))]
     present = set(frame["variant"])
-    # What must stand beside a data set's name: of data that are not real their note or origin.
+    # Next to the name of data that are not real there must be their note or origin.
     origins = [(text(row.get("dataset_note")), text(row.get("origin"))) for row in rows]
     badges = (note or origin for note, origin in origins if note or origin != "real")
     keys = {(row["suite"], row["trial"]) for row in rows}
@@ -280,7 +278,7 @@ def _section(
         extra=extra,
         suites=suites,
         facts=(
-            told_suites(suites),
+            suites_fact(suites),
             *_facts(setting),
             *((f"all {method}", options) for method, options in common.items()),
             *_own_settings(rows, inputs, variants),
@@ -296,8 +294,8 @@ def _section(
     )
 
 
-def told_suites(suites: Sequence[str]) -> tuple[str, str]:
-    """Return the fact which suites trials are of."""
+def suites_fact(suites: Sequence[str]) -> tuple[str, str]:
+    """Return name and value of the fact which suites trials are of."""
     return ("suites" if len(suites) > 1 else "suite", ", ".join(suites))
 
 
@@ -335,9 +333,9 @@ def _anchor(name: str, taken: set[str]) -> str:
 
 
 def _metric(records: Iterable[Record]) -> str:
-    """Name the score: micro-F1 of multi-label data, else accuracy; "score" if no record tells."""
-    told = [r.dataset["multilabel"] for r in records if isinstance(r.dataset.get("multilabel"), bool)]
-    return ("micro-F1" if told[0] else "accuracy") if told else "score"
+    """Name the score: micro-F1 of multi-label data, else accuracy; "score" if no record says which."""
+    known = [r.dataset["multilabel"] for r in records if isinstance(r.dataset.get("multilabel"), bool)]
+    return ("micro-F1" if known[0] else "accuracy") if known else "score"
 
 
 def _facts(setting: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

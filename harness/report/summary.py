@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.claims import Finding, Judged, State, Verdict
-from harness.claims.text import subject
-from harness.report.against import Field, by_seed, counted_units
+from harness.claims import Finding, Judged, State, Verdict, subject
 from harness.report.sections import Section
 from harness.report.table import Cell, Group, Row, Table
-from harness.report.values import Values, values_of
+from harness.report.values import Comparison, Values, by_seed, counted_units, values_of
 from harness.report.variants import Variant
 from harness.report.views.answer import AnswerView
 from harness.results.stats import byte_unit, join_unique, percent, significant, trials
@@ -80,7 +78,7 @@ def _baseline(section: Section, own: Variant, means: dict[Variant, float]) -> Va
 
 def _fastest(section: Section, parts: int, times: dict[Variant, float]) -> Win:
     best, *others = sorted(times, key=lambda variant: times[variant])
-    found = Field(section, parts, "epoch_time_s").against(best, others)
+    found = Comparison(section, parts, "epoch_time_s").against(best, others)
     text = f"{best.label}, {significant(times[best])} s"
     base = _baseline(section, best, times)
     if base:
@@ -93,7 +91,7 @@ def _fastest(section: Section, parts: int, times: dict[Variant, float]) -> Win:
 
 def _best_score(section: Section, parts: int, scores: dict[Variant, float]) -> Win:
     best, *others = sorted(scores, key=lambda variant: -scores[variant])
-    found = Field(section, parts, "best_val").against(best, others)
+    found = Comparison(section, parts, "best_val").against(best, others)
     own, tested = (values_of(section, name).get((best, parts)) for name in ("best_val", "test_at_best_val"))
     assert own is not None
     count = counted_units(len(by_seed(section, best, parts, "best_val")), "seed")
@@ -114,7 +112,7 @@ def _least(section: Section, parts: int, column: str, what: str, sizes: dict[Var
     base = _baseline(section, best, sizes)
     if base and sizes[base]:
         text += f", {100 * sizes[best] / sizes[base]:.1f} % of what {base.label} needs"
-    return Win(what, f"{text}.{Field(section, parts, column).against(best, others).ties()}", best)
+    return Win(what, f"{text}.{Comparison(section, parts, column).against(best, others).ties()}", best)
 
 
 def overview_table(sections: list[Section]) -> Table:
@@ -173,12 +171,12 @@ def counted(verdicts: Sequence[Verdict]) -> str:
     states = Counter(verdict.state for verdict in verdicts)
     what = "1 claim" if len(verdicts) == 1 else f"{len(verdicts)} claims"
     words: dict[State, str] = {"holds": "hold", "fails": "fail"}
-    told = [
+    counts = [
         f"{states[state]} {words.get(state, state) if states[state] != 1 else state}"
         for state in MARKS
         if states[state]
     ]
-    return f"{what}: {', '.join(told)}"
+    return f"{what}: {', '.join(counts)}"
 
 
 def claims_table(suite: Judged) -> Table:
@@ -233,8 +231,8 @@ def _lines(suite: Judged) -> Iterator[str]:
         yield from (f"      {key:<9} {words}" for key, words in results.items() if words)
         if len(verdict.rows) > 1 and (verdict.why or verdict.state in BAD):
             for row in verdict.rows:
-                told = ", ".join(part for part in (row.shown, _why(row)) if part)
-                yield f"        {MARKS[row.state]} {row.label}: {told}"
+                shown = ", ".join(part for part in (row.shown, _why(row)) if part)
+                yield f"        {MARKS[row.state]} {row.label}: {shown}"
 
 
 def _plain(line: str) -> str:

@@ -1,4 +1,4 @@
-"""What a suite varies beside methods: an option, a setting, or the network."""
+"""What a suite varies besides methods: an option, a setting, the network, or the data set."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 import pandas as pd
 
 from harness.report.palette import Style
-from harness.report.sections import Section, make_sections
+from harness.report.sections import Section, make_sections, suites_fact
 from harness.report.variants import Variant, variant_label
 from harness.results.frames import ResultInputs
 from harness.results.projection import base_of, compare_counterparts, counterparts, network_label, network_of
 from harness.results.record import Record, flatten
 from harness.results.stats import Stat, join_unique, over_seeds, show_value
-from harness.suite.network import NetworkSpec
+from harness.suite.sections import NetworkSpec
 
 
 @dataclass(frozen=True)
@@ -127,13 +127,9 @@ def sweeps(inputs: ResultInputs) -> Iterator[Swept]:
 
 
 def _axes(inputs: ResultInputs) -> list[Axis]:
-    values: defaultdict[str, set[float]] = defaultdict(set)
-    for row in inputs.results.to_dict("records"):
-        for key, value in _setting_numbers(inputs.config(row)).items():
-            values[key].add(value)
+    settings = pd.DataFrame([_setting_numbers(inputs.config(row)) for row in inputs.results.to_dict("records")])
     known = {axis.key: axis for axis in (THREADS, LAYERS)}
-    varied = [key for key, found in values.items() if len(found) > 1]
-    names = {key: key.removeprefix(OPTION) for key in sorted(varied)}
+    names = {key: key.removeprefix(OPTION) for key in sorted(map(str, settings)) if settings[key].nunique() > 1}
     return [known.get(key) or Axis(key, name, f"{name} of the data set") for key, name in names.items()]
 
 
@@ -160,13 +156,12 @@ def _merge_lists(results: pd.DataFrame) -> pd.DataFrame:
                 lists[method, name].append(value)
     longest = {key: max(found, key=len) for key, found in lists.items()}
     whole = {key: most for key, most in longest.items() if all(most[: len(own)] == own for own in lists[key])}
-    merged = [
-        {
-            name: whole.get((method, name), value) if isinstance(value, list) else value
-            for name, value in (options or {}).items()
-        }
-        for method, options in zip(results["method"], results["options"], strict=True)
-    ]
+
+    def merge(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: whole.get((method, k), v) if isinstance(v, list) else v for k, v in options.items()}
+
+    pairs = zip(results["method"], results["options"], strict=True)
+    merged = [merge(method, options or {}) for method, options in pairs]
     return results.assign(options=pd.Series(merged, results.index, dtype=object))
 
 
@@ -176,10 +171,8 @@ def _swept(inputs: ResultInputs, section: Section, axis: Axis) -> Swept | None:
     values = [float(_setting_numbers(inputs.config(row)).get(axis.key, math.nan)) for row in rows]
     frame = section.frame.assign(**{AT: values})
     there = frame[(frame["status"] == "ok") & frame[AT].notna()]
-    values_of: defaultdict[tuple[str, int], set[float]] = defaultdict(set)
-    for row in there.to_dict("records"):
-        values_of[row["variant"], row["parts"]].add(row[AT])
-    several = {variant for (variant, _), found in values_of.items() if len(found) > 1}
+    counts = there.groupby(["variant", "parts"])[AT].nunique()
+    several = set(counts[counts > 1].index.get_level_values("variant"))
     if not several:
         return None
     frame = frame[frame["variant"].isin(several)]
@@ -221,6 +214,9 @@ def find_networks(inputs: ResultInputs) -> list[Networks]:
     return found
 
 
+TIMES = ("epoch_time_s", "epoch_time_low_s", "epoch_time_high_s")
+
+
 def network_frame(section: Section, groups: list[list[Record]]) -> pd.DataFrame:
     """Return a row a trial: what it took, and what was projected for it from its unshaped counterpart.
 
@@ -237,23 +233,83 @@ def network_frame(section: Section, groups: list[list[Record]]) -> pd.DataFrame:
         found = {each.trial.trial: each for each in compare_counterparts(group, base)}
         for record in group:
             spec, comparison = network_of(record) or NetworkSpec(), found.get(record.trial)
-            rows.append(
-                {
-                    "suite": record.suite,
-                    "trial": record.trial,
-                    "base": base.trial,
-                    "variant": variant_of[record.trial],
-                    "label": label_of[variant_of[record.trial]],
-                    "parts": len(record.ranks),
-                    "seed": record.config["seed"],
-                    "network": network_label(record),
-                    "rate_bits_s": spec.bits_s,
-                    "latency_s": spec.latency_s,
-                    "ranks_per_host": spec.ranks_per_host,
-                    **{name: record.result[name] for name in ("epoch_time_s", "epoch_time_low_s", "epoch_time_high_s")},
-                    "projected_s": comparison.projection.epoch_time_s if comparison else None,
-                    "error": comparison.error if comparison else None,
-                }
-            )
+            variant = variant_of[record.trial]
+            row = {"suite": record.suite, "trial": record.trial, "base": base.trial, "variant": variant}
+            row |= {"label": label_of[variant], "parts": len(record.ranks), "seed": record.config["seed"]}
+            row |= {"network": network_label(record), "rate_bits_s": spec.bits_s, "latency_s": spec.latency_s}
+            row |= {"ranks_per_host": spec.ranks_per_host} | {name: record.result[name] for name in TIMES}
+            row["projected_s"] = comparison.projection.epoch_time_s if comparison else None
+            row["error"] = comparison.error if comparison else None
+            rows.append(row)
     frame = pd.DataFrame(rows).astype({"projected_s": float, "error": float})
     return frame.sort_values(["parts", "rate_bits_s", "latency_s", "seed"], kind="stable", ignore_index=True)
+
+
+MADE = {"twin", "generated"}  # origins of data that are like real ones at most
+
+
+@dataclass(frozen=True)
+class Workloads:
+    """Sections of one suite with a target each: of graphs that there are, or of generated ones, never both.
+
+    `section`: what they are called together, with the trials of all; `sections`: each alone.
+    """
+
+    section: Section
+    sections: tuple[Section, ...]
+
+    def series(self) -> dict[str, Variant]:
+        """Return the methods by name, each with a variant of it; where one has several anywhere, its variants by label.
+
+        What is tuned for each data set has other options on each, and is one method.
+        """
+        found: dict[str, Variant] = {}
+        for section in self.sections:
+            for variant in section.variants:
+                found.setdefault(self.name_of(variant), replace(variant, label=self.name_of(variant)))
+        return found
+
+    def name_of(self, variant: Variant) -> str:
+        """Return what a variant is called among all of them."""
+        several = any(sum(v.method == variant.method for v in each.variants) > 1 for each in self.sections)
+        return variant.label if several else variant.method
+
+
+def find_workloads(sections: Sequence[Section]) -> list[Workloads]:
+    """Return the workloads of each suite that has two or more with a target; suites that share one are together."""
+    groups: list[tuple[set[str], bool, list[Section]]] = []
+    for section in sections:
+        if "target" not in section.frame or section.frame["target"].isna().all() or section.ok.empty:
+            continue
+        suites, own = set(section.suites), [section]
+        made = bool(set(section.frame["origin"].dropna()) & MADE)
+        apart = []
+        for group in groups:
+            if group[1] == made and group[0] & suites:
+                suites, own = suites | group[0], [*group[2], *own]
+            else:
+                apart.append(group)
+        groups = [*apart, (suites, made, own)]
+    return [_together(own) for _, _, own in groups if len(own) > 1]
+
+
+def _together(own: Sequence[Section]) -> Workloads:
+    suites = tuple(dict.fromkeys(suite for section in own for suite in section.suites))
+    section = replace(
+        own[0],
+        anchor=f"all-{own[0].anchor}",
+        dataset="All data sets",
+        badge=join_unique([section.badge for section in own if section.badge]),
+        model=join_unique([each.model for each in own]),
+        extra="",
+        suites=suites,
+        facts=(suites_fact(suites), ("data sets", join_unique([each.dataset for each in own]))),
+        frame=pd.concat([each.frame for each in own], ignore_index=True),
+        repeats=None,
+        epochs=own[0].epochs.iloc[:0],
+        parts=tuple(sorted({parts for each in own for parts in each.parts})),
+        variants=tuple(dict.fromkeys(variant for each in own for variant in each.variants)),
+        tuning=None,
+    )
+    found = Workloads(section, tuple(own))
+    return replace(found, section=replace(section, variants=tuple(found.series().values())))

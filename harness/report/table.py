@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from harness.report.variants import Variant
 from harness.results.stats import (
     MISSING,
     UNAVAILABLE,
+    Stat,
     byte_unit,
     common_places,
     decimals,
@@ -31,14 +32,12 @@ WIDE = 8  # columns
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell; `note` is set small beside the text, `mark` flags it; `wrap` lets words break into lines.
+    """One cell; `note` is set small next to the text, `mark` flags it; `wrap` lets words break into lines.
 
-    `link`: what the text leads to on the page.
-    `rank`: its place among those that it is compared with, 0 is the best; None: it is not compared. `ties`: the ranks
-    that it cannot be told from, should they be the best of what is shown; None: its number alone decides.
-    `best` and `second`: how it is marked while all are shown, see `mark_best`.
-    `value`: the number behind the text, of which others follow; None: none does.
-    `against`: text and note for each rank that may be the best of what is shown; None: what it says depends on nobody.
+    `rank`: its place among those that it is compared with, 0 is the best (None: it is not compared). `ties`: the ranks
+    that do not differ significantly from it, if they are the best of what is shown (None: its number alone decides).
+    `best`, `second`: how it is marked while all are shown, see `mark_best`. `value`: the number behind the text, of
+    which others follow. `against`: text and note for each rank that may be the best of what is shown.
     """
 
     text: str = MISSING
@@ -62,10 +61,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """Cells of a row, and the method variant that they are of, if it is one's.
+    """Cells of a row, and the variant, number of parts, network and data set that it is of (None: of several).
 
-    A row without cells is a subheading. `parts`: the number of parts that the row is of, or all that stand
-    below a subheading; `network`, `dataset`: those which a row is of. None: of several.
+    A row without cells is a subheading, whose `parts` are those of all rows below it.
     """
 
     label: str
@@ -95,8 +93,7 @@ class Group:
 class Table:
     """A titled table; the caption states the rule by which its numbers were computed.
 
-    `profile_to`: of performance profiles, which the first two columns say of the others' values: the ratio up to which
-    they are averaged; None: it is no such table.
+    `profile_to`: the ratio up to which performance profiles are averaged, of a table of those.
     """
 
     title: str
@@ -123,7 +120,7 @@ class Table:
 
     @property
     def wide(self) -> bool:
-        """Whether it may not fit a page beside its contents."""
+        """Whether it may not fit a page next to the list of contents."""
         return len(self.columns) > WIDE
 
     @property
@@ -147,7 +144,7 @@ def bold_best(cells: list[Cell], values: list[float | None], *, highest: bool) -
 
 
 def mark_best(cells: list[Cell]) -> list[Cell]:
-    """Mark the best of the cells that have a rank, whoever ties with it, and the second where ranks alone decide.
+    """Mark the best of the cells that have a rank, all ties included, and the second where ranks alone decide.
 
     Nothing is marked where all are equally good; no second where two are best or none is behind it. The page does the
     same with what its filters leave (`markBest` in templates/report.js).
@@ -178,7 +175,9 @@ def missing(section: Section, variant: Variant, parts: int) -> Cell:
     return Cell(note=join_unique(trials["status"]))
 
 
-Columns = list[list[Cell]]  # a list for each number of parts, a cell a variant
+Key = tuple[Variant, int]
+Cells = dict[Key, Cell]
+"""A column of cells, by variant and number of parts."""
 WIDEST = 6  # columns side by side; more go below one another
 SEEDS = "Mean ± sample standard deviation over seeds"
 
@@ -192,18 +191,19 @@ def seeds_note(values: Values) -> str:
     """Say what a value is over seeds."""
     if (seeds := usual_seeds(values)) <= 1:
         return "One seed, hence no deviation."
-    return f"{SEEDS} (n = {seeds}; otherwise n stands beside the number)."
+    return f"{SEEDS} (n = {seeds}; otherwise n is next to the number)."
 
 
 def column(
     section: Section, values: Values, unit: float | None = 1.0, *, highest: bool, usual: Values | None = None
-) -> Columns:
-    """Return the cells of one group of columns: all of a column with the same decimals, the best of it marked.
+) -> Cells:
+    """Return a column of means and deviations, the best of each number of parts marked, in which decimals are alike.
 
-    `unit`: that they are in; None: they are scores. `highest`: whether the best is the largest. `usual`: values
+    `unit`: size of the unit; None: they are scores. `highest`: whether the best is the largest. `usual`: values
     that have the usual number of seeds, if not these alone.
     """
-    columns, seeds = [], usual_seeds(values if usual is None else usual)
+    found: dict[Key, Cell] = {}
+    seeds = usual_seeds(values if usual is None else usual)
     for parts in section.parts:
         stats = [values.get((variant, parts)) for variant in section.variants]
         places = common_places(stat.mean / (unit or 1.0) for stat in stats if stat)
@@ -212,37 +212,73 @@ def column(
             Cell(show(stat), f"n={stat.n}" if stat.n != seeds else "") if stat else missing(section, variant, parts)
             for variant, stat in zip(section.variants, stats, strict=True)
         ]
-        columns.append(bold_best(cells, [stat.mean if stat else None for stat in stats], highest=highest))
-    return columns
+        best = bold_best(cells, [stat.mean if stat else None for stat in stats], highest=highest)
+        found |= {(variant, parts): cell for variant, cell in zip(section.variants, best, strict=True)}
+    return found
 
 
-def ratios(
-    section: Section, values: Values, baseline: Variant, ratio: Callable[[float, float], float], places: int
-) -> Columns:
-    """Return `ratio(baseline's mean, own mean)` for each number of parts (outer) and variant (inner)."""
-
-    def cell(variant: Variant, parts: int) -> Cell:
-        base, own = values.get((baseline, parts)), values.get((variant, parts))
-        if not (base and own and base.mean > 0 and own.mean > 0):
-            return Cell()
-        return Cell(f"{ratio(base.mean, own.mean):,.{places}f}")
-
-    return [[cell(variant, parts) for variant in section.variants] for parts in section.parts]
+def ratios(values: Values, baseline: Variant, ratio: Callable[[float, float], float], places: int) -> Cells:
+    """Return a column of `ratio(baseline's mean, own mean)` at equal numbers of parts."""
+    bases = {key: values.get((baseline, key[1])) for key in values}
+    return {
+        key: Cell(f"{ratio(base.mean, own.mean):,.{places}f}")
+        for key, own in values.items()
+        if (base := bases[key]) and base.mean > 0 and own.mean > 0
+    }
 
 
-def grid(section: Section, title: str, caption: str, columns: dict[str, Columns]) -> Table:
+def number_cells(values: Mapping[Key, Stat | float], unit: float = 1.0, places: int | None = None) -> Cells:
+    """Return a column of means in a unit; `places`: decimals (default: as the smallest needs)."""
+    own = {key: (stat.mean if isinstance(stat, Stat) else stat) / unit for key, stat in values.items()}
+    digits = common_places(own.values()) if places is None else places
+    return {key: Cell(fixed(value, digits)) for key, value in own.items()}
+
+
+def variants_table(
+    section: Section,
+    title: str,
+    caption: str,
+    columns: Mapping[str, Cells],
+    among: Iterable[Key],
+    *,
+    falling: Values | None = None,
+    absent: Cell | None = None,
+) -> Table | None:
+    """Return a table of a row a variant and number of parts `among` those given, see `by_parts`; None without a row.
+
+    `columns`: cells by heading; `absent`: the cell of a row that a column lacks (default: `missing`).
+    """
+    rows_of = set(among)
+
+    def cells(variant: Variant, parts: int) -> Sequence[Cell]:
+        key = variant, parts
+        if key not in rows_of:
+            return ()
+        complete = all(key in own for own in columns.values())
+        gap = absent or (Cell() if complete else missing(section, variant, parts))
+        return [own.get(key, gap) for own in columns.values()]
+
+    rows = by_parts(section, cells, falling)
+    return Table(title, caption, "Method", (Group("", tuple(columns)),), rows) if rows else None
+
+
+def grid(section: Section, title: str, caption: str, columns: Mapping[str, Cells]) -> Table:
     """Return a table of a row a variant and a column a number of parts under each heading.
 
     If that is too wide, the headings go below one another.
     """
 
-    def rows(groups: Sequence[Columns]) -> list[Row]:
-        return [Row(v.label, tuple(c[i] for group in groups for c in group), v) for i, v in enumerate(section.variants)]
+    def rows(groups: Iterable[Cells]) -> list[Row]:
+        own = list(groups)
+        return [
+            Row(v.label, tuple(cells.get((v, parts), Cell()) for cells in own for parts in section.parts), v)
+            for v in section.variants
+        ]
 
     heads = tuple(f"P = {parts}" for parts in section.parts)
     if len(columns) * len(heads) <= WIDEST:
         groups = tuple(Group(name, heads, section.parts) for name in columns)
-        return Table(title, caption, "Method", groups, tuple(rows(list(columns.values()))))
+        return Table(title, caption, "Method", groups, tuple(rows(columns.values())))
     below = [row for name, group in columns.items() for row in (Row(name), *rows([group]))]
     return Table(title, caption, "Method", (Group("", heads, section.parts),), tuple(below))
 
@@ -258,7 +294,7 @@ def by_parts(
     """Return a row a variant under a heading for each number of parts, of those that it was to run on.
 
     Without cells there is no row.
-    Variants stand in their usual order, or by `falling` values, those without one last.
+    Variants come in their usual order, or by `falling` values, those without one last.
     """
     amounts = {key: stat.mean for key, stat in (falling or {}).items()}
     rows: list[Row] = []

@@ -22,7 +22,7 @@ MOST = 3  # options that a label shows also where they are the defaults
 
 @dataclass(frozen=True)
 class Variant:
-    """A method with its options; `label` shows those that tell it from others, `common` what these share.
+    """A method with its options; `label` shows those that distinguish it from others, `common` what these share.
 
     `family`: the method's; `baseline`: whether those of its family are compared with it; `plain`: options at
     which the method leaves out what is its own, see `Method`.
@@ -53,7 +53,7 @@ def as_mapping(value: object) -> dict[str, Any]:
 
 
 def variant_key(method: object, options: object, own: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """Return what tells variants apart as canonical JSON: method and options, and what it sets itself if given."""
+    """Return what distinguishes variants as canonical JSON: method and options, and what it sets itself if given."""
     parts = [str(method), as_mapping(options), *([dict(own)] if own else [])]
     return json.dumps(parts, sort_keys=True, default=str)
 
@@ -99,7 +99,7 @@ def find_variants(results: pd.DataFrame, record_of: RecordOf = lambda row: None)
     method's variants, those that are not the default, and a few numbers. Of more than `MOST` not those that are
     everywhere the default, nor, where there are several variants, what these have in common: `common` has that.
     The default of an option that a preset decides is the preset's. What a method sets itself of the training is in the
-    label where it tells variants apart.
+    label where it distinguishes variants.
     """
     found: dict[str, tuple[str, dict[str, Any], Json]] = {}
     shown: dict[str, set[str]] = {}

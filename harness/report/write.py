@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pandas as pd
 
 from harness.errors import UserError, nearest
-from harness.report.beside import Begun, draw
+from harness.report.figure import Figure, Picture
 from harness.report.page import Report, ShownSection, render_html, render_markdown, to_csv
-from harness.report.plot import Picture, Plot
 from harness.report.table import Cell, Row, Table
 from harness.results.frames import ResultInputs
-
-if TYPE_CHECKING:
-    from harness.report.drawing import DrawingStyle
 
 PAGE = "index.html"
 TEXT = "report.md"
@@ -49,14 +47,17 @@ class Written:
     inputs: ResultInputs
     out: Path
     formats: Sequence[str]
+    pool: Executor | None = None
 
 
-def write_files(report: Report, inputs: ResultInputs, out: Path, formats: Sequence[str]) -> Path:
+def write_files(
+    report: Report, inputs: ResultInputs, out: Path, formats: Sequence[str], pool: Executor | None = None
+) -> Path:
     """Write a report into `out` (made if absent), each file whole or not at all; the page first, figures last.
 
-    `inputs`: what it is made from. Returns its page, else its Markdown, else `out`.
+    `inputs`: what it is made from; `pool`: processes that draw figures. Returns the page, the Markdown, or `out`.
     """
-    written = Written(report, inputs, out, formats)
+    written = Written(report, inputs, out, formats, pool)
     for path, content in (file for name, write in WRITERS.items() if name in formats for file in write(written)):
         target = out / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +95,8 @@ def _csv(written: Written) -> Files:
         yield "runs.csv", to_csv(inputs.runs)
     yield "epochs.csv", to_csv(inputs.epochs)
     for picture in written.report.pictures:
-        yield f"figures/{picture.name}.csv", to_csv(picture.data)
+        if isinstance(picture, Figure):
+            yield f"figures/{picture.name}.csv", to_csv(picture.data)
     if networks := written.report.networks:
         yield "network.csv", to_csv(pd.concat([network.frame for network in networks], ignore_index=True))
 
@@ -106,35 +108,37 @@ def _latex(written: Written) -> Files:
 
 def _svg(written: Written) -> Files:
     """Yield each figure as on a screen: a page wide, with its title."""
-    from harness.report.drawing import SCREEN
-
-    for picture in _drawn(written.report, SCREEN):
-        yield f"figures/{picture.name}.svg", picture.svg
+    for name, files in draw_all(written.report.pictures, "svg", written.pool):
+        yield f"figures/{name}.svg", files["svg"]
 
 
 def _figures(written: Written) -> Files:
     """Yield each figure as a paper prints it: a column or two wide, without a title."""
-    from harness.report.drawing import PRINT
-
-    for picture in _drawn(written.report, PRINT):
-        yield f"{CAMERA_READY}/{picture.name}.pdf", picture.pdf
-        yield f"{CAMERA_READY}/{picture.name}.svg", picture.svg
+    for name, files in draw_all(written.report.pictures, "pdf-figures", written.pool):
+        yield f"{CAMERA_READY}/{name}.pdf", files["pdf"]
+        yield f"{CAMERA_READY}/{name}.svg", files["svg"]
 
 
-def _drawn(report: Report, chosen: DrawingStyle) -> Iterator[Picture]:
-    """Yield a report's figures drawn in a style; what is a picture already is drawn again."""
-    from harness.report.drawing import style
+def draw_all(
+    figures: Sequence[Figure | Picture], style: str, pool: Executor | None
+) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Yield the name and the files of each figure, in the style of a report's format."""
+    tasks: list[Future[dict[str, bytes]] | None] = []
+    for figure in figures:  # a plugin's drawing is not sent to another process
+        begin = pool is not None and isinstance(figure, Figure)
+        tasks.append(pool.submit(_draw, figure, style) if pool and begin else None)
+    for figure, task in zip(figures, tasks, strict=True):
+        files = None
+        if task:
+            with contextlib.suppress(BrokenProcessPool):  # a worker was killed
+                files = task.result()
+        yield figure.name, files or _draw(figure, style)
 
-    with style(chosen):
-        begun = [
-            draw(view.picture) if isinstance(view.picture, Plot) else view.redraw()
-            for view in report.views
-            if view.picture
-        ]
-        for each in begun:
-            picture = each.get() if isinstance(each, Begun) else each
-            if isinstance(picture, Picture):
-                yield picture
+
+def _draw(figure: Figure | Picture, style: str) -> dict[str, bytes]:
+    from harness.report.printing import STYLES, draw  # matplotlib and seaborn take a second
+
+    return draw(figure, STYLES[style])
 
 
 WRITERS = {"html": _page, "md": _markdown, "csv": _csv, "latex": _latex, "svg": _svg, "pdf-figures": _figures}
@@ -142,11 +146,11 @@ WRITERS = {"html": _page, "md": _markdown, "csv": _csv, "latex": _latex, "svg": 
 
 HEADING = 14  # characters of a column's heading in one line
 LINE = 104  # characters of a line of small print
-LABEL = 60  # characters of a row's label that stay in one line beside numbers
-BESIDE = 34  # and beside text
+LABEL = 60  # characters of a row's label that stay in one line next to numbers
+TEXT_LABEL = 34  # and next to text
 BROKEN = 24  # characters of another column that do; numbers always do
 MAIN = "main.tex"
-CAMERA_READY = "camera-ready"  # where figures for print are, beside the tables' directory
+CAMERA_READY = "camera-ready"  # where figures for print are, next to the tables' directory
 PREAMBLE = r"""\documentclass[10pt]{article}
 \usepackage[T1]{fontenc}
 \usepackage[utf8]{inputenc}
@@ -203,7 +207,7 @@ def latex_files(report: Report) -> dict[str, str]:
     return {MAIN: "\n".join(lines), **files}
 
 
-def _figure(picture: Plot | Picture) -> str:
+def _figure(picture: Figure | Picture) -> str:
     r"""Return a figure's float; nothing where it was not drawn for print."""
     file = f"../{CAMERA_READY}/{picture.name}.pdf"
     caption = rf"\caption{{\textbf{{{escape(picture.title)}.}} {escape(picture.caption)}}}"
@@ -223,7 +227,7 @@ def render_table(table: Table, name: str) -> str:
     widths = _widths(table)
     numbers = [cell.number for cell in next((row.cells for row in table.rows if row.cells), ())]
     # How many characters each column may have in a table that is too wide.
-    bounds = [LABEL if all(numbers) else BESIDE, *(math.inf if number else BROKEN for number in numbers)]
+    bounds = [LABEL if all(numbers) else TEXT_LABEL, *(math.inf if number else BROKEN for number in numbers)]
     most = [min(width, own) for width, own in zip(widths, bounds, strict=True)]
     broken = [sum(widths) > LINE and width > own for width, own in zip(widths, most, strict=True)]
     rows = [_row(row, len(table.columns)) for row in table.rows]
@@ -318,7 +322,7 @@ def escape(value: object) -> str:
 
     A character that these do not have is written as its number, [U+6570].
     """
-    line = _LIGATURE.sub("\\1\0", " ".join(str(value).split()))  # 0: nothing, but it stands between
+    line = _LIGATURE.sub("\\1\0", " ".join(str(value).split()))  # 0: an empty group between them
     return "".join(_character(each) for each in line)
 
 

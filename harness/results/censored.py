@@ -136,7 +136,7 @@ def _common(one: Times, other: Times) -> list[tuple[float, float]]:
 
 
 def _noise(whole: Mapping[str, Times]) -> tuple[float, int]:
-    """Return the standard deviation of one logarithm beside method and seed, and its degrees of freedom."""
+    """Return the standard deviation of one logarithm within a method and a seed, and its degrees of freedom."""
     seeds = set.intersection(*(set(own.reached) for own in whole.values())) if whole else set()
     if len(seeds) < 2:
         return math.nan, 0

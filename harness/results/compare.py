@@ -13,9 +13,9 @@ import numpy as np
 from harness.errors import UserError
 from harness.metrics import Metric, find_metric
 from harness.results.contrast import RISK, Contrast, Drift, Estimate, Pairs, moment, needed, share_of_risk
-from harness.results.frames import declared_metrics, read_all, row_of
+from harness.results.frames import declared_metrics, row_of
 from harness.results.record import Json, Record, of_workload, whole_config
-from harness.results.record_store import record_places
+from harness.results.record_store import read_records
 from harness.results.stats import Interval
 
 ABSENT = "(absent)"  # of a key that a configuration lacks
@@ -71,10 +71,7 @@ def load_trials(directory: Path) -> list[Trial]:
 
     Of two records of one trial (of two suites) the later is taken. UserError if there is none.
     """
-    places = record_places(directory)
-    found = [Trial(record, place) for record, place in zip(read_all(places), places, strict=True)]
-    if not found:
-        raise UserError("holds no finished trial", file=directory, fix="run `harness run SUITE` first")
+    found = [Trial(record, place) for place, record in read_records(directory, required=True).items()]
     ordered = sorted(found, key=lambda trial: (trial.record.started, trial.record.trial))
     return list({trial.record.trial: trial for trial in ordered}.values())
 
@@ -163,7 +160,7 @@ class Compared:
     `before`, `after`: means of the metric over trials, in its unit; `change`: after / before (their geometric
     mean), or after - before, with the interval that the verdict is read from (None where nothing says how sure it
     is), both without the machine's drift as far as it is known; `verdict`: a word of the metric, "same" or "cannot
-    tell"; `worse`: whether it is one for the worse; `needs`: what it takes to tell, "" of other verdicts; `drift`: what
+    tell"; `worse`: whether it is one for the worse; `needs`: what would decide it, "" of other verdicts; `drift`: what
     became of the machine's.
     """
 
@@ -256,7 +253,7 @@ def _judged(metric: Metric, pairs: Sequence[Pair], found: Estimate, risk: float,
 
 
 def _epochs_variance(pair: Pair, metric: Metric) -> float:
-    """Return the variance of log(B / A) that epochs tell, 0 where they tell nothing."""
+    """Return the variance of log(B / A) that the epochs show, 0 where they show none."""
     if not metric.by_epoch:
         return 0.0
     ends = ([trial.value(f"epoch_time_{end}_s") for end in ("low", "high")] for trial in (pair.before, pair.after))
@@ -353,7 +350,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Point:
-    """A version beside the one of the last change, `since` (None of the first): each trial, and all together.
+    """A version against the one of the last change, `since` (None of the first): each trial, and all together.
 
     `why`: why they are not compared.
     """
@@ -380,10 +377,8 @@ def versions(directories: Iterable[Path]) -> list[Version]:
     found: dict[str, dict[str, Trial]] = {}
     every = []
     for directory in directories:
-        places = record_places(directory)
-        if not places:
-            raise UserError("holds no finished trial", file=directory, fix="run `harness run SUITE` first")
-        every += [(directory, Trial(*each)) for each in zip(read_all(places), places, strict=True)]
+        trials = read_records(directory, required=True).items()
+        every += [(directory, Trial(record, place)) for place, record in trials]
     for directory, trial in sorted(every, key=lambda each: (each[1].record.started, each[1].record.trial)):
         found.setdefault(_version_of(trial, directory), {})[trial.record.trial] = trial
     listed = [Version(name, tuple(trials.values())) for name, trials in found.items()]

@@ -1,7 +1,7 @@
-"""How sure a change is: intervals from what runs scatter by and from how far the machine may have drifted.
+"""Significance of a change: intervals from the scatter of runs and from the machine's possible drift.
 
-Everybody who says that something is faster, best or holds asks here. Why the rules are as they are, and what was
-measured, is told in docs/design/compare.md; how often they err in docs/error-rates.md.
+`harness compare`, the report and claims judge with it. docs/design/compare.md says why the rules are as they are,
+docs/error-rates.md how often they err.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from harness.metrics import Metric
 from harness.results.stats import CONFIDENCE, Values
 
 Drift = Literal["none", "turns", "reference", "unknown"]
-"""What became of the machine's drift: there is none in the values, pairs take it out, the reference workload does, or
-nothing does."""
+"""Treatment of the machine's drift: the values have none, interleaved pairs remove it ("turns"), the reference workload
+does, or nothing does."""
 DRIFT = math.log(1.1)  # that a machine may be slower or faster at one time than at another
 FOLLOWS = 0.5  # a trial follows the reference workload's drift by 1 - this to 1 + this times
-PLANNED = 0.03  # deviation of log(one run / another) that is planned with until repeats tell
+PLANNED = 0.03  # deviation of log(one run / another) that is assumed until repeats measure it
 WILD = 0.6  # share of comparisons of alike cells in which one counts by its own scatter alone, 0.1 of a cell at most
 POWER = 0.9  # chance that a planned number of runs shows a change
 MOST = 100  # runs that are planned
@@ -118,7 +118,7 @@ class Contrast:
         return _estimate(mean, [(pooled[0] / count, pooled[1])], level, count, deviation, risk)
 
     def whole(self, risk: float) -> Estimate:
-        """Return the mean of the cells' mean changes; where no cell has several pairs, their scatter tells."""
+        """Return the mean of the cells' mean changes; where no cell has several pairs, their scatter decides."""
         parts = np.cumsum([len(cell.sizes) for cell in self.cells])[:-1]
         weights = np.concatenate([np.full(len(c.sizes), 1 / len(c.sizes) / len(self.cells)) for c in self.cells])
         level = _level(_joined(self.cells), weights, self.drifts, parts)
@@ -229,7 +229,7 @@ def _level(cell: Pairs, weights: np.ndarray, drifts: bool, parts: Sequence[int] 
     """Take the machine's drift out of pairs; `weights` [pairs]: of each in the mean; `parts`: where cells begin."""
     if not drifts:
         return _Level(cell.sizes, 0.0, 1.0, 0.0, "none")
-    crossing, gap = _turns(cell.started, weights)
+    crossing, gap = _interleaving(cell.started, weights)
     if len(weights) > 1 and crossing <= weights.max() * (1 + 1e-9):
         return _without_trend(cell, weights, parts) or _Level(cell.sizes, 0.0, 1.0, DRIFT * gap, "turns")
     if cell.references is not None and (known := _by_reference(cell.sizes, cell.references, weights)):
@@ -237,8 +237,8 @@ def _level(cell: Pairs, weights: np.ndarray, drifts: bool, parts: Sequence[int] 
     return _Level(cell.sizes, 0.0, 1.0, DRIFT * max(crossing, gap), "unknown")
 
 
-def _turns(started: np.ndarray | None, weights: np.ndarray) -> tuple[float, float]:
-    """Return how far the sides were from running in turns: (share of A done before B, mean lag of B), 0 to 1.
+def _interleaving(started: np.ndarray | None, weights: np.ndarray) -> tuple[float, float]:
+    """Return how far the sides were from being interleaved: (share of A done before B, mean lag of B), 0 to 1.
 
     The first is the largest distance of the distributions of their start times, by which a step of the drift can
     move the mean; the second the mean time from A to its B over the whole span, by which a steady one does.
@@ -254,9 +254,9 @@ def _turns(started: np.ndarray | None, weights: np.ndarray) -> tuple[float, floa
 
 
 def _without_trend(cell: Pairs, weights: np.ndarray, parts: Sequence[int] | np.ndarray) -> _Level | None:
-    """Take a steady drift out of sides that ran in turns: where A is always first, it makes each B longer.
+    """Remove a steady drift from interleaved sides: where A is always first, it makes each B longer.
 
-    The trend is that of the pairs' middles within their cells. None where there are too few to tell it.
+    The trend is that of the pairs' middles within their cells. None where too few pairs show it.
     """
     freedom = len(weights) - len(parts) - 2
     if freedom < 1 or cell.middles is None or cell.started is None:
@@ -356,10 +356,10 @@ def runs_to_see(change: float, deviation: float, risk: float) -> int | None:
 def needed(
     found: Estimate, metric: Metric, risk: float, worth: float | None = None, *, unit: str = "run", epochs: float = 0.0
 ) -> str:
-    """Say what it takes to see a change of `worth`, where `found` cannot tell.
+    """Return the number of runs that would detect a change of `worth`, as text, where `found` is not significant.
 
-    `worth`: of a ratio 0.1 for 10 %, of scores in fractions. `unit`: what is repeated; `epochs`: variance of a pair
-    that its epochs tell. Where no repeats tell how runs scatter, times are planned with `PLANNED`.
+    `worth`: of a ratio 0.1 for 10 %, of scores in fractions. `unit`: what is repeated on each side; `epochs`: variance
+    of a pair that its epochs show. Where no repeats show how runs scatter, times are planned with `PLANNED`.
     """
     difference = metric.difference
     least = (worth or WORTH_POINTS) if difference else math.log1p(worth or WORTH)
@@ -368,19 +368,19 @@ def needed(
         return f"{100 * size:.3g} points" if difference else f"{100 * math.expm1(size):.3g} %"
 
     if found.low is not None and found.high is not None and max(-found.low, found.high) < least:
-        return f"less than {amount(least)}"
+        return f"the gap is less than {amount(least)}"
     deviation = found.deviation or (None if difference else math.sqrt(PLANNED**2 + epochs))
     if deviation is None:
-        return f"needs at least 2 more {unit}s of each side"
+        return f"at least 2 more {unit}s of each side are needed"
     enough = runs_to_see(least, deviation, risk)
-    if found.drift == "unknown":  # one pair can be the first of several in turns
+    if found.drift == "unknown":  # one pair can be the first of several interleaved ones
         count = str(enough) if enough else f"more than {MOST}"
         if enough and found.pairs == 1:
             count = f"{enough - 1} more"
-        return f"needs {count} {unit}s of each side in turns to see {amount(least)}"
+        return f"{count} interleaved {unit}s would detect a gap of {amount(least)}"
     for size in (least, abs(found.size)):
         enough = runs_to_see(size, deviation, risk)
         if enough is not None and enough > found.pairs:
             more = enough - found.pairs
-            return f"needs {more} more {unit}{'s' * (more > 1)} of each side to see {amount(size)}"
-    return f"needs more than {MOST} {unit}s of each side"
+            return f"{more} more interleaved {unit}{'s' * (more > 1)} would detect a gap of {amount(size)}"
+    return f"more than {MOST} {unit}s of each side are needed"

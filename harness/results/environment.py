@@ -22,7 +22,7 @@ import psutil
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 import harness
-from harness.data.store import locked
+from harness.data.prepared import locked
 from harness.files import RECORD, read_bytes
 from harness.gpus import cuda_of_torch, gpu_is_usable
 from harness.results.record import Record
@@ -38,7 +38,7 @@ def collect() -> dict[str, Any]:
     """Return versions and hardware as JSON; None for what is not there.
 
     `commit` and `dirty` are those of the checkout that `harness` was imported from, else of the build that is
-    installed; None where that does not tell. Memory in bytes. The host's name is not recorded: `machine` tells
+    installed; None where that is unknown. Memory in bytes. The host's name is not recorded: `machine` tells
     hosts apart.
     """
     commit, dirty = checkout(Path(harness.__file__).resolve().parents[1])
@@ -71,7 +71,7 @@ def _version(package: str) -> str | None:
 
 def checkout(root: Path) -> tuple[str | None, bool | None]:
     """Return the commit and whether files differ from it; None where `root` is no checkout's, or without git."""
-    if not (root / ".git").exists():  # an installed copy inside somebody else's repository
+    if not (root / ".git").exists():  # an installed copy inside another repository
         return None, None
     commit = _git(root, "rev-parse", "HEAD")
     status = _git(root, "status", "--porcelain", "--untracked-files=no")
@@ -90,7 +90,7 @@ def _git(directory: Path, *arguments: str) -> str | None:
 
 
 def _cpu_model() -> str | None:
-    """Return the processor's name as Linux tells it, else as Python does."""
+    """Return the processor's name as Linux gives it, else as Python does."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -113,7 +113,7 @@ def _gpu() -> dict[str, Any]:
 
 
 def _nvml() -> dict[str, Any]:
-    """Return the names of the machine's GPUs and the driver's version; None if NVML cannot tell."""
+    """Return the names of the machine's GPUs and the driver's version; None without NVML."""
     import pynvml
 
     try:
@@ -144,7 +144,7 @@ class Measurement(BaseModel):
 
 @cache
 def machine() -> str:
-    """Return 8 hex digits that tell this machine from others, without naming it."""
+    """Return 8 hex digits that identify this machine without naming it."""
     try:
         own = Path("/etc/machine-id").read_text().strip()
     except OSError:
@@ -194,7 +194,7 @@ def note(directory: Path, new: Sequence[Measurement]) -> None:
             return
         with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "ab+") as file:
             if file.tell() and not _ends_whole(path):
-                lines = "\n" + lines  # whoever wrote last was killed in the middle of a line
+                lines = "\n" + lines  # the last writer was killed in the middle of a line
             file.write(lines.encode())
 
 

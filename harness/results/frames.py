@@ -14,11 +14,12 @@ import pandas as pd
 
 from harness.errors import UserError
 from harness.metrics import METRICS, STAT, Formula, Metric, from_declared, installed
-from harness.results.environment import at_middle, measurements
 from harness.results.projection import network_label
-from harness.results.record import EDITED, Json, Record, whole_config
-from harness.results.record_store import EPOCH_COLUMNS, read_at, read_epochs, record_places
+from harness.results.record import EDITED, EPOCHS_FILE, RECORD_FILE, Json, Record, whole_config
+from harness.results.record_store import EPOCH_COLUMNS, read_epochs, read_records
 from harness.results.tuned import Tuning, kept_tunings
+
+RecordKey = tuple[str, str]  # a trial's suite and id
 
 
 def load_results(path: Path | str) -> pd.DataFrame:
@@ -30,56 +31,7 @@ def load_results(path: Path | str) -> pd.DataFrame:
     A copy of a trial's directory is no trial of its own: of several the one that started last counts, once.
     No records: no rows, all columns. UserError if the directory does not exist or a record is damaged.
     """
-    return _results(_read_once(Path(path)))
-
-
-def _results(once: Mapping[Path, Record]) -> pd.DataFrame:
-    found = sorted(
-        zip(_at_middle(once), once, strict=True), key=lambda each: (each[0].suite, each[0].started, each[0].trial)
-    )
-    rows = [row_of(record) for record, _ in found]
-    extra = dict.fromkeys(key for row in rows for key in row if key not in METRICS)
-    frame = pd.DataFrame(rows, columns=[*METRICS, *extra])
-    numbers = [column for column in frame.columns if column not in METRICS or METRICS[column].value == "number"]
-    for row, (_, place) in zip(rows, found, strict=True):
-        _check_numbers(row, numbers, place / "record.json")
-    return pd.DataFrame({c: pd.to_numeric(own) if c in numbers else own for c, own in frame.items()})
-
-
-def _check_numbers(row: Mapping[str, Any], numbers: Sequence[str], file: Path) -> None:
-    """Raise a UserError if a metric of a record is something else than a number."""
-    for column in numbers:
-        if not isinstance(value := row.get(column), int | float | None):
-            what = f"damaged record: bad value {reprlib.repr(value)}: must be a number"
-            raise UserError(what, file=file, key=column, fix="remove the trial's directory; the next run repeats it")
-
-
-def read_all(places: Sequence[Path]) -> list[Record]:
-    """Read the records in directories, each with the reference workload's time nearest to its trial."""
-    return _at_middle({place: read_at(place) for place in places})
-
-
-def _at_middle(found: Mapping[Path, Record]) -> list[Record]:
-    known = {suite: measurements(suite) for suite in {place.parent for place in found}}
-    return [at_middle(record, known[place.parent]) for place, record in found.items()]
-
-
-def _read_once(path: Path) -> dict[Path, Record]:
-    """Read the records under `path` by directory, one a trial: of copies, and reruns, the one that started last."""
-    last: dict[RecordKey, tuple[Path, Record]] = {}
-    for place in record_places(path):
-        record = read_at(place)
-        key = record.suite, record.trial
-        if key not in last or record.started > last[key][1].started:
-            last[key] = place, record
-    return dict(last.values())
-
-
-def edited(places: Iterable[Path]) -> list[str]:
-    """Return a line for each trial under results directories whose files are not what was written."""
-    found = (record for place in places for record in _read_once(place).values())
-    said = ((record, flag.partition(": ")) for record in found for flag in record.flags)
-    return [f"{record.label} ({record.trial}): {what}" for record, (key, _, what) in said if key == EDITED]
+    return _results(_latest(read_records(Path(path))))
 
 
 def load_epochs(path: Path | str) -> pd.DataFrame:
@@ -89,20 +41,50 @@ def load_epochs(path: Path | str) -> pd.DataFrame:
     (sent by this rank in this epoch), `loss`, `lr`, scores (NaN where not evaluated), and the method's own
     metrics as `stat_<name>`.
     """
-    return _epochs(_read_once(Path(path)))
+    return _epochs(_latest(read_records(Path(path))))
 
 
-def _epochs(once: Mapping[Path, Record]) -> pd.DataFrame:
+def edited(places: Iterable[Path]) -> list[str]:
+    """Return a line for each trial under results directories whose files are not what was written."""
+    found = (record for place in places for record in _latest(read_records(place)).values())
+    flags = ((record, flag.partition(": ")) for record in found for flag in record.flags)
+    return [f"{record.label} ({record.trial}): {what}" for record, (key, _, what) in flags if key == EDITED]
+
+
+def _latest(found: Mapping[Path, Record]) -> dict[Path, Record]:
+    """Return one record a trial, by directory: of copies, and reruns, the one that started last."""
+    last: dict[RecordKey, tuple[Path, Record]] = {}
+    for place, record in found.items():
+        key = record.suite, record.trial
+        if key not in last or record.started > last[key][1].started:
+            last[key] = place, record
+    return dict(last.values())
+
+
+def _results(found: Mapping[Path, Record]) -> pd.DataFrame:
+    ordered = sorted(found.items(), key=lambda each: (each[1].suite, each[1].started, each[1].trial))
+    rows = [row_of(record) for _, record in ordered]
+    columns = dict.fromkeys([*METRICS, *(key for row in rows for key in row)])
+    numbers = [column for column in columns if column not in METRICS or METRICS[column].value == "number"]
+    for (place, _), row in zip(ordered, rows, strict=True):
+        for column in numbers:
+            if not isinstance(value := row.get(column), int | float | None):
+                what = f"damaged record: bad value {reprlib.repr(value)}: must be a number"
+                fix = "remove the trial's directory; the next run repeats it"
+                raise UserError(what, file=place / RECORD_FILE, key=column, fix=fix)
+    frame = pd.DataFrame(rows, columns=[*columns])
+    return pd.DataFrame({c: pd.to_numeric(own) if c in numbers else own for c, own in frame.items()})
+
+
+def _epochs(found: Mapping[Path, Record]) -> pd.DataFrame:
     frames = []
-    for place, record in once.items():
-        frame = read_epochs(place / "epochs.parquet")
+    for place, record in found.items():
+        frame = read_epochs(place / EPOCHS_FILE)
         frame.insert(0, "suite", record.suite)
         frame.insert(1, "trial", record.trial)
         if len(frame):
             frames.append(frame)
-    if not frames:
-        return pd.DataFrame(columns=list(EPOCH_COLUMNS))
-    return pd.concat(frames, ignore_index=True)
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(EPOCH_COLUMNS))
 
 
 def row_of(record: Record) -> dict[str, Any]:
@@ -188,25 +170,14 @@ def _get(config: dict[str, Any], section: str, key: str) -> Any:
     return inner.get(key) if isinstance(inner, dict) else None
 
 
-def _where_several(kinds: Mapping[str, Mapping[RecordKey, str]]) -> dict[RecordKey, str]:
-    """Return the fingerprints of those kinds that have more than one, not counting unknown ones ("")."""
-    several = [found for found in kinds.values() if len(set(found.values()) - {""}) > 1]
-    return {key: own for found in several for key, own in found.items()}
-
-
-RecordKey = tuple[str, str]
-_TRIAL = ["suite", "trial"]  # what a trial is known by
-
-
 @dataclass(frozen=True)
 class ResultInputs:
     """Everything a report shows.
 
     `results`: one row a trial, the means of its repeats; `runs`: one row a repeat, with the `trial` of its row in
-    `results`; `epochs`: one row an epoch and rank (columns as in
-    `harness.results.frames`); `records`: the record of each (suite, trial), possibly fewer; `directories`: where they
-    were read; `repeated`: how many trials were in several of them, each with other metrics (the one that started last
-    is shown); `stored`: those that are there to compare with only.
+    `results`; `epochs`: one row an epoch and rank, as of `load_epochs`; `records`: the record of each (suite, trial),
+    possibly fewer; `directories`: where they were read; `repeated`: how many trials several of them hold, started at
+    different times (the last one is shown); `stored`: trials that are there to compare with only.
     """
 
     results: pd.DataFrame
@@ -243,7 +214,7 @@ class ResultInputs:
 
     @functools.cached_property
     def _data(self) -> tuple[dict[RecordKey, str], dict[RecordKey, str]]:
-        """What tells data apart, by trial, of data sets and of partitions with several contents under one name."""
+        """Fingerprints by trial of the data sets, and of the partitions, that have several contents under one name."""
         graphs: dict[str, dict[RecordKey, str]] = {}
         parts: dict[str, dict[RecordKey, str]] = {}
         for key, record in self.records.items():
@@ -252,13 +223,17 @@ class ResultInputs:
             inductive = _get(record.config, "train", "inductive")
             split = json.dumps([of, graph, record.config.get("partition"), inductive])
             parts.setdefault(split, {})[key] = (graph and record.partition_fingerprint) or ""
-        return _where_several(graphs), _where_several(parts)
+
+        def of_several(kinds: Mapping[str, Mapping[RecordKey, str]]) -> dict[RecordKey, str]:
+            several = [found for found in kinds.values() if len({*found.values()} - {""}) > 1]  # "": not known
+            return {key: own for found in several for key, own in found.items()}
+
+        return of_several(graphs), of_several(parts)
 
     def data(self, row: Mapping[Any, Any]) -> tuple[str, str]:
-        """Return what tells a trial's data set and partition from others of their names; "" of one content only."""
-        graphs, parts = self._data
+        """Return the fingerprints of a trial's data set and partition; "" where their names have one content only."""
         key = str(row["suite"]), str(row["trial"])
-        return graphs.get(key, ""), parts.get(key, "")
+        return self._data[0].get(key, ""), self._data[1].get(key, "")
 
     @functools.cached_property
     def tunings(self) -> dict[str, Tuning]:
@@ -281,61 +256,44 @@ def load_inputs(directories: Path | Sequence[Path], baselines: Sequence[Path] = 
     listed = [directories] if isinstance(directories, Path) else list(directories)
     places = tuple({place.resolve(): place for place in (*baselines, *listed)}.values())
     stored = {place.resolve() for place in baselines} - {place.resolve() for place in listed}
-    own = [_load_one(place) for place in places]
-    if len(own) == 1:
-        return _averaged(own[0])
-    is_own = [place.resolve() not in stored for place in places]
-    every = pd.concat([each.results.assign(place=i, own=is_own[i]) for i, each in enumerate(own)], ignore_index=True)
-    every = every.sort_values(["suite", "own", "started", "trial"], kind="stable")
-    runs = every.drop_duplicates([*_TRIAL, "started"])
-    last = runs.drop_duplicates(_TRIAL, keep="last")
-    from_place = dict(zip(zip(last["suite"], last["trial"], strict=True), last["place"], strict=True))
-    epochs = [
-        each.epochs[[from_place[key] == i for key in zip(*(each.epochs[c] for c in _TRIAL), strict=True)]]
-        for i, each in enumerate(own)
-    ]
-    last = last.sort_values(["suite", "started", "trial"], kind="stable")
-    shown = last.drop(columns=["place", "own"]).reset_index(drop=True)
-    return _averaged(
-        ResultInputs(
-            shown,
-            shown,
-            pd.concat(epochs, ignore_index=True),
-            {key: own[i].records[key] for key, i in from_place.items() if key in own[i].records},
-            places,
-            len(runs[runs.duplicated(_TRIAL)].drop_duplicates(_TRIAL)),
-            frozenset(key for key, i in from_place.items() if not is_own[i]),
-        )
+    read: dict[Path, Record] = {}
+    # Each trial's runs by when they started: whether one is other than a baseline's, and its directory.
+    every: dict[RecordKey, dict[str, tuple[bool, Path]]] = {}
+    for place in sorted(places, key=lambda place: place.resolve() not in stored):
+        for directory, record in _latest(read_records(place, required=True)).items():
+            read[directory] = record
+            runs = every.setdefault((record.suite, record.trial), {})
+            runs.setdefault(record.started, (place.resolve() not in stored, directory))
+    last = {key: max((own, at, directory) for at, (own, directory) in runs.items()) for key, runs in every.items()}
+    shown = {directory for *_, directory in last.values()}
+    chosen = {directory: record for directory, record in read.items() if directory in shown}
+    records = {(record.suite, record.trial): record for record in chosen.values()}
+    return ResultInputs(
+        *averaged(_results(chosen), records),
+        _epochs(chosen),
+        records,
+        places,
+        repeated=sum(len(runs) > 1 for runs in every.values()),
+        stored=frozenset(key for key, (own, *_) in last.items() if not own),
     )
-
-
-def _averaged(inputs: ResultInputs) -> ResultInputs:
-    results, runs = averaged(inputs.results, inputs.records)
-    return replace(inputs, results=results, runs=runs)
-
-
-def _load_one(place: Path) -> ResultInputs:
-    if not place.is_dir():
-        raise UserError("no such directory of results", file=place, fix="run `harness run SUITE` first")
-    once = _read_once(place)
-    if not once:
-        raise UserError("holds no finished trial", file=place, fix="run `harness run SUITE` first")
-    results = _results(once)
-    records = {(record.suite, record.trial): record for record in once.values()}
-    return ResultInputs(results, results, _epochs(once), records, (place,))
 
 
 def averaged(results: pd.DataFrame, records: Mapping[tuple[str, str], Record]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return rows of `load_results` with one a trial for its repeats that ended well; and all runs.
 
-    Numbers of a row are means over these repeats, all else is the first one's; it stands in the place of the first
-    repeat. Every other run keeps a row. `runs`: how many a row has, a column that there is if there are repeats. The
-    runs have the `trial` of their trial's row, the first where all failed.
+    Numbers of a row are means over these repeats, all else is the first one's, whose position it has. Every other run
+    keeps a row. Where there are repeats a column `runs` counts them. The runs have the `trial` of their trial's row,
+    the first where all failed.
     """
     if not results["repeat"].any():
         return results, results
-    pairs = zip(results["suite"], results["trial"], strict=True)
-    key = results["suite"] + _without_repeat([records[pair] for pair in pairs])
+    # Repeats share configuration and content of the data. A record without the latter (it ended before the data were
+    # read, or is old) is taken to be of the last that has it.
+    runs_of = [records[pair] for pair in zip(results["suite"], results["trial"], strict=True)]
+    own = [json.dumps(whole_config(r.config) | {"repeat": None, "data": None}, sort_keys=True) for r in runs_of]
+    data = {config: record.data for config, record in zip(own, runs_of, strict=True) if record.data}
+    shared = [f"{config} {record.data or data.get(config)}" for config, record in zip(own, runs_of, strict=True)]
+    key = results["suite"] + shared
     known = results.assign(cell=pd.factorize(key)[0], place=range(len(results)))
     known["place"] = known.groupby("cell")["place"].transform("min")
     known = known.sort_values(["place", "repeat"], kind="stable")
@@ -350,15 +308,3 @@ def averaged(results: pd.DataFrame, records: Mapping[tuple[str, str], Record]) -
     first = known.assign(failed=~ok).sort_values("failed", kind="stable").drop_duplicates("cell")
     runs = known.assign(trial=known["cell"].map(first.set_index("cell")["trial"]))
     return rows, runs.drop(columns=["cell", "place"]).reset_index(drop=True)
-
-
-def _without_repeat(records: Sequence[Record]) -> list[str]:
-    """Return what the repeats of a trial share: configuration and content of the data.
-
-    A record that does not say its data (it ended before these were read, or is old) is taken to be of the last that do.
-    """
-    own = [
-        json.dumps(whole_config(record.config) | {"repeat": None, "data": None}, sort_keys=True) for record in records
-    ]
-    data = {config: record.data for config, record in zip(own, records, strict=True) if record.data}
-    return [f"{config} {record.data or data.get(config)}" for config, record in zip(own, records, strict=True)]

@@ -1,8 +1,8 @@
-"""Any number of runners share a suite's directory: each leases a trial before it runs it, and shows that it lives.
+"""Leases of trials and runners' heartbeats: any number of runners share a suite's directory.
 
-A lease is a file, `.leases/TRIAL.N`, which one only of all who try can make; the highest N holds. None is ever removed,
-so that nobody can make again what somebody has made. No lock and no clock of another machine is asked: a runner
-elsewhere is lost when its heartbeat has stood still for LOST_S of the observer's own time.
+A lease is a file, `.leases/TRIAL.N`, which exactly one of the runners that try can make; the highest N is valid. None
+is ever removed, so that no runner can make one again that another has made. No lock and no other machine's clock is
+involved: a runner elsewhere is lost when its heartbeat has not changed for LOST_S of the observer's own time.
 See docs/design/leases.md.
 """
 
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,21 +28,21 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.errors import UserError, writing
-from harness.files import SMALL, read_bytes, read_text
+from harness.files import SMALL, read_bytes, read_text, write_whole
 
 RUNNERS, LEASES = ".runners", ".leases"
 HEARTBEAT_S, LOST_S = 5.0, 60.0
 _GONE = "gone"  # the last heartbeat of a runner that has ended
-SAY_S = 1.0  # between two times that a runner writes how far its trial is
-_UNKNOWN = "unknown"  # whoever is writing a lease at this moment
+SAY_S = 1.0  # between two writes of a trial's progress
+_UNKNOWN = "unknown"  # the runner of a lease that is being written
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 class RunnerInfo(BaseModel):
-    """Says who a runner is and what it does.
+    """A runner's identity and what it does.
 
-    `machine` (its boot, and the namespace of process ids) and `born` (when it was started) tell a process from all
-    others. `job` is the cluster's name for the job that it runs in. `elapsed_s`: how long the trial has run.
+    `machine` (its boot, and the namespace of process ids) and `born` (its start time) distinguish a process from all
+    others. `job`: the cluster's name of its job; `elapsed_s`: seconds that the trial has run.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -61,7 +61,10 @@ class RunnerInfo(BaseModel):
 
     @classmethod
     def here(cls, id_: str) -> RunnerInfo:
-        """Return that of this process."""
+        """Return the information on this process."""
+        job = os.environ.get("SLURM_JOB_ID")
+        if array := os.environ.get("SLURM_ARRAY_JOB_ID"):
+            job = f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID')}"
         return cls(
             id=id_,
             host=platform.node(),
@@ -69,24 +72,24 @@ class RunnerInfo(BaseModel):
             machine=_machine(),
             born=start_time(os.getpid()) or 0,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
-            job=_job(os.environ),
+            job=f"slurm job {job}" if job else os.environ.get("HARNESS_JOB"),
         )
 
     @property
     def where(self) -> str:
-        """Return host, process and job, as a person would ask for them."""
+        """Host, process and job, as a person would ask for them."""
         return f"{self.host}, pid {self.pid}" + (f", {self.job}" if self.job else "")
 
 
 def named(holder: RunnerInfo | str) -> str:
-    """Return where a holder of a lease is, or the id of one that says nothing of itself."""
+    """Return where a lease's holder runs, or its id if no more is known."""
     return holder if isinstance(holder, str) else holder.where
 
 
 def start_time(pid: int) -> int | None:
-    """Return when a process was started, in a unit of the system's; None if it has ended.
+    """Return a process's start time in a unit of the system's; None if it has ended.
 
-    With it a process that was given a dead one's id is not taken for that.
+    It distinguishes a process from a later one that was given the same id.
     """
     if sys.platform != "linux":
         with contextlib.suppress(psutil.Error):
@@ -105,14 +108,6 @@ def _machine() -> str:
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return f"{platform.node()} {psutil.boot_time():.0f}"
-
-
-def _job(variables: Mapping[str, str]) -> str | None:
-    if array := variables.get("SLURM_ARRAY_JOB_ID"):
-        return f"slurm job {array}_{variables.get('SLURM_ARRAY_TASK_ID')}"
-    if job := variables.get("SLURM_JOB_ID"):
-        return f"slurm job {job}"
-    return variables.get("HARNESS_JOB")
 
 
 def _write_heartbeats(path: str, interval_s: float, gone: str) -> None:
@@ -188,34 +183,35 @@ class Liveness:
 
 
 class Runner:
-    """This process as one of the runners of a suite's directory, from entering it as a context to leaving it."""
+    """This process as a runner of a suite's directory, registered there while the context lasts."""
 
     def __init__(self, directory: Path, id_: str | None = None, heartbeat_s: float = HEARTBEAT_S) -> None:
         self.info = RunnerInfo.here(id_ or uuid.uuid4().hex[:10])
-        self.directory, self.id = directory, self.info.id
-        self._home, self._interval_s = directory / RUNNERS, heartbeat_s
+        self.id, self._interval_s = self.info.id, heartbeat_s
+        self._info_file, self._heartbeat_file = _files(directory, self.id)
         self._said = self._since = 0.0
         self._heartbeat: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self._home.mkdir(parents=True, exist_ok=True)
-        with writing(self._home):
-            _heartbeat_path(self.directory, self.id).write_text("0\n")
+        home = self._heartbeat_file.parent
+        home.mkdir(parents=True, exist_ok=True)
+        with writing(home):
+            self._heartbeat_file.write_text("0\n")
         self._write()
         self._start_heartbeat()
         return self
 
     def __exit__(self, *error: object) -> None:
         heartbeat, self._heartbeat = self._heartbeat, None
-        # The files go first: a second Ctrl-C may come while the heart is being stopped.
-        for path in (_info_path(self.directory, self.id), _heartbeat_path(self.directory, self.id)):
-            with contextlib.suppress(OSError):  # a disk that takes no more writes: the heart's end tells, or silence
+        # The files go first: a second Ctrl-C may come while the heartbeat is being stopped.
+        for path in (self._info_file, self._heartbeat_file):
+            with contextlib.suppress(OSError):  # on a disk that takes no more writes the last heartbeat shows the end
                 path.unlink(missing_ok=True)
         if heartbeat is not None:
             stop_heartbeat(heartbeat, 5)
 
     def say(self, doing: str, *, trial: str | None = None, label: str | None = None) -> None:
-        """Show what this runner does; `trial` and `label` when it begins one. Written once in SAY_S at most."""
+        """Publish what this runner does, at most once in SAY_S; `trial` and `label` when it begins one."""
         now, began = time.monotonic(), trial is not None
         if began:
             self._since = now
@@ -229,42 +225,32 @@ class Runner:
                 self._start_heartbeat()
 
     def rest(self) -> None:
-        """Show that this runner has no trial."""
+        """Publish that this runner has no trial."""
         self.info = self.info.model_copy(update={"trial": None, "label": None, "doing": "", "elapsed_s": None})
         self._write()
 
     def _start_heartbeat(self) -> None:
-        path = _heartbeat_path(self.directory, self.id)
-        call = f"_write_heartbeats({str(path)!r}, {self._interval_s}, {_GONE!r})"
-        script = f"from __future__ import annotations\n{inspect.getsource(_write_heartbeats)}\n{call}"
-        self._heartbeat = start_heartbeat("-I", "-S", "-c", script)
+        arguments = f"{str(self._heartbeat_file)!r}, {self._interval_s}, {_GONE!r}"
+        source = f"from __future__ import annotations\n{inspect.getsource(_write_heartbeats)}"
+        self._heartbeat = start_heartbeat("-I", "-S", "-c", f"{source}\n_write_heartbeats({arguments})")
 
     def _write(self) -> None:
-        path = _info_path(self.directory, self.id)
-        temporary = path.with_suffix(".new")
-        with contextlib.suppress(OSError):  # a full disk: what it does is not known, the trial goes on
-            try:
-                temporary.write_text(self.info.model_dump_json(), encoding="utf-8")
-                temporary.replace(path)
-            except OSError:
-                temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a full disk the progress is not known, the trial goes on
+            write_whole(self._info_file, self.info.model_dump_json(), self._info_file.with_suffix(".new"))
 
 
-def _info_path(directory: Path, id_: str) -> Path:
-    return directory / RUNNERS / f"{id_}.json"
+def _files(directory: Path, id_: str) -> tuple[Path, Path]:
+    """Return the files of a runner's information and of its heartbeat."""
+    return directory / RUNNERS / f"{id_}.json", directory / RUNNERS / f"{id_}.beat"
 
 
-def _heartbeat_path(directory: Path, id_: str) -> Path:
-    return directory / RUNNERS / f"{id_}.beat"
-
-
-def _heartbeat(directory: Path, id_: str) -> str:
-    return read_text(_heartbeat_path(directory, id_), SMALL).strip()
+def _heartbeat_of(directory: Path, id_: str) -> str:
+    return read_text(_files(directory, id_)[1], SMALL).strip()
 
 
 @dataclass
 class Runners:
-    """Sees the runners of a suite's directory, and which of them live."""
+    """The runners of a suite's directory as an observer sees them, dead ones too."""
 
     directory: Path
     lost_s: float = LOST_S
@@ -274,20 +260,20 @@ class Runners:
         self._liveness = Liveness(self.clock)
 
     def all(self) -> list[RunnerInfo]:
-        """Return those that show themselves, the first started first; dead ones too."""
+        """Return the runners, the first started first."""
         found = (self.info(path.stem) for path in (self.directory / RUNNERS).glob("*.json"))
         return sorted((info for info in found if info), key=lambda info: (info.started, info.id))
 
     def info(self, id_: str) -> RunnerInfo | None:
-        """Return what a runner says of itself; None if it says nothing."""
+        """Return the information that a runner has published; None if it has none."""
         with contextlib.suppress(OSError, UserError, ValidationError):
-            return RunnerInfo.model_validate_json(read_bytes(_info_path(self.directory, id_), SMALL))
+            return RunnerInfo.model_validate_json(read_bytes(_files(self.directory, id_)[0], SMALL))
         return None
 
     def dead(self, id_: str) -> str | None:
-        """Return why a runner is known to have ended; None if it lives or that cannot be told (yet)."""
+        """Return why a runner is known to have ended; None if it lives or its state is not known (yet)."""
         try:
-            heartbeat = _heartbeat(self.directory, id_)
+            heartbeat = _heartbeat_of(self.directory, id_)
         except FileNotFoundError:
             return "has ended"
         except (OSError, UserError, UnicodeDecodeError):
@@ -303,23 +289,22 @@ class Runners:
     def heartbeats_elsewhere(self) -> dict[str, str]:
         """Return the heartbeats of the runners on other machines, by id."""
         found = {}
-        for info in self.all():
-            if info.machine != _machine():
-                with contextlib.suppress(OSError, UserError, UnicodeDecodeError):
-                    found[info.id] = _heartbeat(self.directory, info.id)
+        for id_ in [info.id for info in self.all() if info.machine != _machine()]:
+            with contextlib.suppress(OSError, UserError, UnicodeDecodeError):
+                found[id_] = _heartbeat_of(self.directory, id_)
         return found
 
     def bury(self) -> None:
-        """Remove what dead runners show of themselves; the leases that they held tell of them no less."""
+        """Remove the files of dead runners; their leases remain."""
         for path in (self.directory / RUNNERS).glob("*.beat"):
             if self.dead(path.stem):
-                _info_path(self.directory, path.stem).unlink(missing_ok=True)
-                path.unlink(missing_ok=True)
+                for file in _files(self.directory, path.stem):
+                    file.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class Lease:
-    """The `number`-th word on a trial: a runner's id, or (None) that it is nobody's; `done`: its record was written."""
+    """The `number`-th lease of a trial, of `runner` (an id; None: it was returned, `done`: with the record written)."""
 
     trial: str
     number: int
@@ -343,7 +328,7 @@ class Leases:
         return self.directory / LEASES
 
     def latest(self) -> dict[str, Lease]:
-        """Return what holds of each trial that was ever leased."""
+        """Return the valid lease of each trial that was ever leased."""
         numbers: dict[str, int] = {}
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self.home):
@@ -353,7 +338,7 @@ class Leases:
         return {trial: self._content(trial, number) for trial, number in numbers.items()}
 
     def holder(self, lease: Lease | None) -> RunnerInfo | str | None:
-        """Return who holds a lease: what the runner says of itself, or its id; None if nobody living does."""
+        """Return the living runner that holds a lease: its information, or its id; None if there is none."""
         if lease is None or lease.runner is None:
             return None
         if lease.runner not in (self.own, _UNKNOWN) and self.runners.dead(lease.runner):
@@ -361,18 +346,18 @@ class Leases:
         return self.runners.info(lease.runner) or lease.runner
 
     def take(self, trial: str, known: Lease | None) -> Lease | None:
-        """Lease a trial of which `known` was the latest word; None if somebody living holds it or was faster."""
+        """Lease a trial of which `known` was the latest lease; None if a living runner holds it or was faster."""
         if self.holder(known) is not None:
             return None
         mine = Lease(trial, known.number + 1 if known else 1, self.own)
         return mine if self._make(mine) else None
 
     def holds(self, lease: Lease) -> bool:
-        """Return whether a lease is the latest word: whoever was taken for dead may have lost it."""
+        """Return whether a lease is the latest: a runner that was taken for dead may have lost it."""
         return not (self.home / f"{lease.trial}.{lease.number + 1}").exists()
 
     def end(self, lease: Lease, *, done: bool) -> None:
-        """Give a lease back; `done`: the trial's record is written."""
+        """Return a lease; `done`: the trial's record is written."""
         self._make(Lease(lease.trial, lease.number + 1, None, done))
 
     def _make(self, lease: Lease) -> bool:
@@ -391,7 +376,12 @@ class Leases:
                 return temporary.stat().st_nlink == 2
             if error.errno not in _NO_LINKS:
                 raise
-            return _make_exclusively(path, text)
+            # Without hard links a reader may see the file before it has its content.
+            try:
+                with path.open("xb") as file:
+                    file.write(text)
+            except FileExistsError:
+                return False
         finally:
             temporary.unlink(missing_ok=True)
         return True
@@ -402,19 +392,9 @@ class Leases:
             content: Any = None
             with contextlib.suppress(OSError, UserError, ValueError, RecursionError):
                 content = json.loads(read_bytes(self.home / f"{trial}.{number}", SMALL))
-            if not isinstance(content, dict):  # being written, by somebody who may die before the end
+            if not isinstance(content, dict):  # being written, by a runner that may die before the end
                 since = self._empty.setdefault(key, self.runners.clock())
                 waited = self.runners.clock() - since > self.runners.lost_s
                 return Lease(trial, number, None if waited else _UNKNOWN)
             self._read[key] = Lease(trial, number, content.get("runner"), bool(content.get("done")))
         return self._read[key]
-
-
-def _make_exclusively(path: Path, text: bytes) -> bool:
-    """Do without hard links: a reader may see the file before it has its content."""
-    try:
-        with path.open("xb") as file:
-            file.write(text)
-    except FileExistsError:
-        return False
-    return True

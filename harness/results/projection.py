@@ -30,7 +30,7 @@ from typing import Any
 from harness.errors import UserError, nearest
 from harness.results.record import Record, whole_config
 from harness.results.reduce import ETHERNET, IP_AND_TCP
-from harness.suite.network import NetworkSpec, parse_rate
+from harness.suite.sections import NetworkSpec, parse_rate
 
 MTU = 1500
 PAYLOAD, FRAME = MTU - IP_AND_TCP, MTU + ETHERNET  # bytes of a full segment, and of the frame around it
@@ -57,7 +57,7 @@ class HostLink:
 class Projection:
     """Seconds of an epoch on another network.
 
-    `wait_s`: for slower ranks, where the trial's timing tells it apart (`breakdown`), else 0 and part of the
+    `wait_s`: for slower ranks, where the trial's timing separates it (`breakdown`), else 0 and part of the
     software time. `exchange_s`, `reduce_s`: what a rank stands still for. `overlapped_s`: what runs behind.
     """
 

@@ -6,19 +6,20 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from harness.data.store import hash_file
+from harness.data.prepared import hash_file
 from harness.deferred import numpy as np
 from harness.errors import UserError
 from harness.files import RECORD, read_text
-from harness.models.spec import KEPT
+from harness.models.layer import KEPT
 from harness.spec import RENAMED
-from harness.suite.network import NetworkSpec
 from harness.suite.schema import LATER, TrialConfig
+from harness.suite.sections import NetworkSpec
 
 SCHEMA_VERSION = 1
 RECORD_FILE, EPOCHS_FILE = "record.json", "epochs.parquet"
@@ -35,7 +36,7 @@ class _Section(BaseModel):
 
 
 class _Shape(BaseModel):
-    """What a TrialConfig is like, of whatever version, as far as it is there: what rows of results read of it."""
+    """The parts of a TrialConfig, of whatever version, that rows of results read."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -51,8 +52,8 @@ class Record(BaseModel):
     """One trial: how it ended, what was run, where, and its metrics.
 
     `config`, `environment`, `dataset`, `partition`, `result` and `ranks` stay plain JSON, so that a record
-    outlives the code that wrote it. Metrics that could not be had are None, never 0. A file has a `digest` of all the
-    rest, too: a record that was edited is flagged.
+    outlives the code that wrote it. Metrics that are not known are None, never 0. The file also has a `digest` of all
+    the rest: a record that was edited is flagged.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -79,12 +80,11 @@ class Record(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _flag_edits(cls, content: Any) -> Any:
-        """Flag what is not as it was written; records that are older than digests have none."""
-        if not isinstance(content, dict) or "digest" not in content:
+        if not isinstance(content, dict) or "digest" not in content:  # records that are older than digests
             return content
         if content["digest"] == digest_of(content) or not isinstance(content.get("flags", []), list):
             return content
-        return content | {"flags": [*content.get("flags", []), _edited(RECORD_FILE)]}
+        return content | {"flags": [*content.get("flags", []), _EDITED.format(RECORD_FILE)]}
 
     @field_validator("config")
     @classmethod
@@ -99,7 +99,7 @@ class Record(BaseModel):
     @field_validator("config")
     @classmethod
     def _new_names(cls, config: Json) -> Json:
-        """Give options of older records today's names; every full-graph method's are complete."""
+        # Options of older records get today's names; every full-graph method's are complete.
         method = config.get("method")
         if not isinstance(method, dict):
             return config
@@ -118,7 +118,7 @@ class Record(BaseModel):
 
     @property
     def data(self) -> str | None:
-        """Fingerprints of data set and partition as in a trial's `data`; None where the record does not say them."""
+        """Fingerprints of data set and partition as in a trial's `data`; None where the record lacks them."""
         graph = self.dataset.get("fingerprint")
         return f"{graph}.{self.partition_fingerprint or ''}" if graph else self.config.get("data")
 
@@ -129,12 +129,13 @@ class Record(BaseModel):
 
 
 EDITED = "edited"  # the flag
+_EDITED = EDITED + ": {} was changed after it was written"
 
 
 def digest_of(content: Json) -> str:
-    """Return the SHA-256 of a record's content, however it is laid out, its own `digest` left out.
+    """Return the SHA-256 of a record's content without its own `digest`, however it is laid out.
 
-    It shows mistakes, and edits that nobody hides: who wants to can make another.
+    It shows mistakes, no forgeries: a forger can compute it, too.
     """
     rest = {key: value for key, value in content.items() if key != "digest"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
@@ -143,35 +144,33 @@ def digest_of(content: Json) -> str:
 def read_record(path: Path) -> Record:
     """Read a `record.json`; UserError if it is damaged or of a newer harness.
 
-    It is flagged if it, or the epochs beside it, are not as they were written.
+    It is flagged if it, or its file of epochs, is not as it was written.
     """
     fix = "remove the trial's directory; the next run repeats it"
     record = read_versioned(path, Record, SCHEMA_VERSION, ("record", "damaged record"), fix)
-    if record.epochs_sha256 is None or _hash(path.with_name(EPOCHS_FILE)) in (None, record.epochs_sha256):
-        return record
-    return record.model_copy(update={"flags": [*record.flags, _edited(EPOCHS_FILE)]})
-
-
-def _edited(file: str) -> str:
-    return f"{EDITED}: {file} was changed after it was written"
-
-
-def _hash(path: Path) -> str | None:
-    try:
-        return hash_file(path)
-    except OSError:
-        return None  # who needs the epochs says so
+    if record.epochs_sha256 is not None:
+        with suppress(OSError):  # a reader of the epochs reports that they cannot be read
+            if hash_file(path.with_name(EPOCHS_FILE)) != record.epochs_sha256:
+                return record.model_copy(update={"flags": [*record.flags, _EDITED.format(EPOCHS_FILE)]})
+    return record
 
 
 def read_versioned(path: Path, kind: type[M], version: int, named: tuple[str, str], fix: str) -> M:
-    """Read JSON with a `schema_version` as a `kind`.
+    """Read JSON with a `schema_version` as a `kind`; NaN, infinities and half characters are no JSON.
 
-    `version`: the newest that is known; `named`: what it is called, and when it is damaged; `fix`: of damage.
+    `version`: the newest that is known; `named`: words for the file, and for a damaged one; `fix`: of damage.
     UserError if it is damaged, newer, too large or no regular file, OSError if it cannot be read.
     """
     what, damaged = named
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
     try:
-        content = _strict(read_text(path, RECORD))
+        text = read_text(path, RECORD)
+        content = json.loads(text, parse_constant=refuse)
+        if "\\u" in text:
+            json.dumps(content, ensure_ascii=False).encode()  # half a character could not be printed
     except (ValueError, RecursionError) as error:
         raise UserError(f"{damaged}: not JSON", file=path, fix=fix) from error
     found = content.get("schema_version") if isinstance(content, dict) else None
@@ -186,20 +185,8 @@ def read_versioned(path: Path, kind: type[M], version: int, named: tuple[str, st
         raise UserError(f"{damaged}: {where}{first['msg']}", file=path, fix=fix) from error
 
 
-def _strict(text: str) -> Any:
-    """Return what JSON says; ValueError for NaN and infinities, and for half characters, which nobody could print."""
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no JSON")
-
-    content = json.loads(text, parse_constant=refuse)
-    if "\\u" in text:
-        json.dumps(content, ensure_ascii=False).encode()
-    return content
-
-
 def read_kept(path: Path, kind: type[M], version: int, what: str, fix: str) -> M:
-    """Read what is kept beside records, as `read_versioned` does; UserError if it cannot be read, too."""
+    """Read a file that is kept with records as `read_versioned` does; UserError also if it cannot be read."""
     try:
         return read_versioned(path, kind, version, (what, "damaged"), fix)
     except OSError as error:
@@ -239,11 +226,17 @@ def epoch_rows(ranks: Sequence[Json]) -> list[Json]:
 
 def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration as `section.key` and plain values: lists as text, of a path its name."""
-    return {key: _plain(key, value) for key, value in flatten(config).items()}
+
+    def plain(key: str, value: Any) -> str | int | float | None:
+        if key == "partition.file" and isinstance(value, str):
+            return PurePath(value).name
+        return value if isinstance(value, str | int | float | None) else json.dumps(value)
+
+    return {key: plain(key, value) for key, value in flatten(config).items()}
 
 
 def of_workload(config: Json) -> Json:
-    """Return a configuration as the suite's other methods have it: without what the method sets itself."""
+    """Return a configuration as the suite's other methods have it: without the method's own settings."""
     usual = {key: value for key, value in config.items() if key != "shared"}
     for key, value in (config.get("shared") or {}).items():
         section, _, name = key.partition(".")
@@ -252,7 +245,7 @@ def of_workload(config: Json) -> Json:
 
 
 def own_settings(config: Json) -> Json:
-    """Return what a method sets itself, e.g. {"train.lr": 0.003}."""
+    """Return a method's own settings, e.g. {"train.lr": 0.003}."""
     keys = (key.partition(".") for key in config.get("shared") or {})
     return {f"{section}.{key}": (config.get(section) or {}).get(key) for section, _, key in keys}
 
@@ -261,12 +254,6 @@ def whole_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return `flat_config` with the keys that came after the record, at their defaults: old and new ones agree."""
     later = {key: value for key, value in LATER.items() if not isinstance(value, Mapping)}
     return flat_config(later) | flat_config(config)
-
-
-def _plain(key: str, value: Any) -> str | int | float | None:
-    if key == "partition.file" and isinstance(value, str):
-        return PurePath(value).name
-    return value if isinstance(value, str | int | float | None) else json.dumps(value)
 
 
 BITS = ("checksum", "final_loss", "final_val", "final_test", "best_val", "test_at_best_val")
@@ -287,7 +274,7 @@ def unlike(record: Record, trial: TrialConfig, directory: Path, repeats: int) ->
             continue
         try:
             other = read_record(path)
-        except UserError:  # damaged: who reads the results is told
+        except UserError:  # a damaged one is reported when the results are read
             continue
         if other.status != "ok" or other.data != record.data:
             continue

@@ -1,4 +1,4 @@
-"""The suite beside its results, `suite.json`: what was to be run, and what it claims."""
+"""Suites' records on disk: written whole, read, merged; with `suite.json`, what was to be run and what it claims."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from harness.data.store import hash_file, sync
+from harness.data.prepared import hash_file, sync
 from harness.errors import UserError
-from harness.files import open_regular, size_text
-from harness.results.environment import measurements, note
-from harness.results.leases import LEASES, RUNNERS, Lease, Leases, Runner, Runners, named
+from harness.files import open_regular, size_text, write_whole
+from harness.results.environment import at_middle, measurements, note
+from harness.results.leases import LEASES, RUNNERS, Leases, Runner, Runners, named
 from harness.results.record import EPOCHS_FILE, RECORD_FILE, Record, read_kept, read_record
-from harness.suite.claim import Claim
 from harness.suite.schema import PLAIN_NAME, Suite, TrialConfig
-from harness.suite.text import write_whole
+from harness.suite.sections import Claim
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +34,7 @@ SCHEMA_VERSION = 1
 
 
 class KeptSuite(BaseModel):
-    """A suite as it was run last. Its trials are kept too: data sets and plugins may be gone by the time."""
+    """A suite as it was run last, with its trials: data sets and plugins may be gone when it is read."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -60,28 +59,25 @@ def kept(suite: Suite, trials: Sequence[TrialConfig]) -> KeptSuite:
 
 
 def write_suite(directory: Path, suite: KeptSuite, temporary: Path | None = None) -> None:
-    """Write `suite.json` into a suite's directory of results, whole or not at all; see `write_whole`."""
+    """Write `suite.json` into a suite's directory of results, see `write_whole`."""
     write_whole(directory / SUITE_FILE, suite.model_dump_json(indent=1) + "\n", temporary)
 
 
 def read_suite(path: Path) -> KeptSuite:
     """Read a `suite.json`; UserError if it is damaged or of a newer harness."""
-    fix = "remove it; `harness check-claims --suite FILE` does without"
+    fix = "remove it; `harness check-claims --suite FILE` works without it"
     return read_kept(path, KeptSuite, SCHEMA_VERSION, "suite", fix)
 
 
 def kept_suites(directories: Sequence[Path]) -> dict[str, KeptSuite]:
-    """Return the suites kept beside results, by name; of two of one name the last directory's.
-
-    Results older than `suite.json` have none.
-    """
-    return {suite.name: suite for suite in map(read_suite, beside(directories, SUITE_FILE))}
+    """Return the suites kept with results, by name; of two of one name the last directory's."""
+    return {suite.name: suite for suite in map(read_suite, suite_files(directories, SUITE_FILE))}
 
 
-def beside(directories: Sequence[Path], name: str) -> Iterator[Path]:
+def suite_files(directories: Sequence[Path], name: str) -> Iterator[Path]:
     """Yield the files of a name in suites' directories; a directory is a results directory, a suite's or a trial's."""
     for place in directories:
-        home = place.resolve().parent if (place / "record.json").is_file() else place
+        home = place.resolve().parent if (place / RECORD_FILE).is_file() else place
         yield from sorted([*home.glob(name), *home.glob(f"*/{name}")])
 
 
@@ -124,11 +120,8 @@ class ResultStore:
             _check_epochs(path)
         return found
 
-    def stage(self, trial_id: str) -> Path:
+    def stage(self, trial_id: str, suffix: str = "") -> Path:
         """Return an empty working directory for a trial; `commit` or `clean` removes it."""
-        return self._empty(trial_id)
-
-    def _empty(self, trial_id: str, suffix: str = "") -> Path:
         if not re.fullmatch(PLAIN_NAME, trial_id):
             raise ValueError(f"not a trial id: {trial_id!r}")
         path = self.staging / f"{trial_id}-{self.owner}{suffix}"
@@ -137,19 +130,19 @@ class ResultStore:
         return path
 
     def keep_suite(self, suite: KeptSuite) -> None:
-        """Write `suite.json`; what a killed runner leaves of it the next one's `clean` removes."""
+        """Write `suite.json`; the next runner's `clean` removes what a killed one left of it."""
         self.staging.mkdir(parents=True, exist_ok=True)
         write_suite(self.directory, suite, self.staging / f"suite-{self.owner}")
 
     def checkpoints(self, trial_id: str) -> Path:
-        """Return where a trial's checkpoints are, if there are any: they outlive a trial that is cut off."""
+        """Return the directory of a trial's checkpoints, which outlive a trial that is cut off."""
         return self.directory / CHECKPOINTS / trial_id
 
     def forget(self, trial_id: str) -> None:
         """Remove a trial's checkpoints."""
         home = self.checkpoints(trial_id)
         _remove(home)
-        with contextlib.suppress(OSError):  # others' are there, or none at all
+        with contextlib.suppress(OSError):  # it holds others, or is not there
             home.parent.rmdir()
 
     def drop(self, trial_id: str) -> None:
@@ -157,7 +150,7 @@ class ResultStore:
         shutil.rmtree(self.staging / f"{trial_id}-{self.owner}", ignore_errors=True)
 
     def clean(self, leases: Leases) -> None:
-        """Remove what dead runners left, and put back a record that they were replacing."""
+        """Remove the files of dead runners, and put back a record that they were replacing."""
         held = {trial for trial, lease in leases.latest().items() if leases.holder(lease) is not None}
         for path in _listed(self.staging):
             if path.name.endswith(REPLACED):
@@ -178,11 +171,11 @@ class ResultStore:
 
         Killed at any moment, it leaves the older record (or none) or the new one, never a part.
         """
-        built = self._empty(trial_id, BUILT)
+        built = self.stage(trial_id, BUILT)
         write_epochs(epochs, built / EPOCHS_FILE)
         record = record.model_copy(update={"epochs_sha256": hash_file(built / EPOCHS_FILE)})
         (built / "log.txt").write_text(log, encoding="utf-8", errors="replace")
-        (built / "record.json").write_text(record.to_json(), encoding="utf-8")
+        (built / RECORD_FILE).write_text(record.to_json(), encoding="utf-8")
         home = self._put(built, trial_id)
         self.drop(trial_id)
         return home
@@ -192,7 +185,7 @@ class ResultStore:
 
         Plain files only: a link would lead out of the results.
         """
-        built = self._empty(trial_id, BUILT)
+        built = self.stage(trial_id, BUILT)
         for file in place.iterdir():
             if file.is_file() and not file.is_symlink():
                 shutil.copyfile(file, built / file.name)
@@ -225,10 +218,10 @@ def records_under(directory: Path) -> list[Path]:
 
     Includes a record that a runner moved aside and whose successor is not there (yet).
     """
-    homes = [p for p in _listed(directory) if not p.name.startswith(".") and (p / "record.json").is_file()]
+    homes = [p for p in _listed(directory) if not p.name.startswith(".") and (p / RECORD_FILE).is_file()]
     names = {path.name for path in homes}
     aside = [p for p in _listed(directory / STAGING) if p.name.endswith(REPLACED)]
-    homes += [p for p in aside if p.name.removesuffix(REPLACED) not in names and (p / "record.json").is_file()]
+    homes += [p for p in aside if p.name.removesuffix(REPLACED) not in names and (p / RECORD_FILE).is_file()]
     return sorted(homes, key=lambda path: path.name)
 
 
@@ -238,31 +231,29 @@ def read_at(path: Path) -> Record:
     suite = path.parent.parent if path.parent.name == STAGING else path.parent
     for place in (path, suite / STAGING / f"{trial}{REPLACED}", suite / trial):
         with contextlib.suppress(FileNotFoundError):
-            return read_record(place / "record.json")
+            return read_record(place / RECORD_FILE)
     raise UserError("record disappeared while it was read", file=path, fix="try again")
 
 
 def _listed(directory: Path) -> list[Path]:
-    """Return what is in a directory; nothing if it does not exist."""
+    """Return the entries of a directory; none if it does not exist."""
     try:
         return list(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
-MOST_CELLS = 50_000_000  # of a table of epochs: a million rows, an epoch and rank each, of 50 columns
+MOST_CELLS = 50_000_000  # of a table of epochs: a million rows (an epoch of a rank each) of 50 columns
+_PARQUET_END = b"PAR1"
 EPOCH_COLUMNS = (
     *("suite", "trial", "epoch", "rank", "epoch_time_s", "steps", "loss", "lr"),
     *("train_score", "val_score", "test_score", "sampled_val_score", "sampled_test_score", "eval_s"),
 )
 
 
-_PARQUET_END = b"PAR1"
-
-
 def write_epochs(epochs: Sequence[dict[str, Any]], path: Path) -> None:
     """Write rows of epochs as parquet, their `stats` as columns `stat_<name>`."""
-    import pandas as pd  # commands that write and read no epochs need not wait for it
+    import pandas as pd  # slow, and most commands that import this module need no epochs
 
     rows = []
     for epoch in epochs:
@@ -270,23 +261,26 @@ def write_epochs(epochs: Sequence[dict[str, Any]], path: Path) -> None:
         row = {key: value for key, value in epoch.items() if key != "stats"}
         rows.append(row | {f"stat_{key}": value for key, value in stats.items()})
     frame = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(EPOCH_COLUMNS[2:]))
-    for column in frame.columns:
-        if frame[column].dtype == object:  # a score that was never taken is a number all the same
-            frame[column] = _numbers(frame[column])
+    for name, column in frame.items():
+        if column.dtype == object:  # a column of scores that were never taken (None) is numeric, too: NaN
+            try:
+                frame[name] = pd.to_numeric(column)
+            except (ValueError, TypeError):
+                frame[name] = column.map(lambda value: value if value is None else str(value))
     frame.to_parquet(path, index=False)
 
 
 def read_epochs(path: Path) -> pd.DataFrame:
-    """Read an `epochs.parquet`; UserError if it is missing, damaged, or says that it has more than a table may."""
+    """Read an `epochs.parquet`; UserError if it is missing, damaged, or larger than `MOST_CELLS` allows."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
     try:
         with open_regular(path) as stream, parquet.ParquetFile(stream) as file:
-            said = file.metadata
-            if said.num_rows * max(1, said.num_columns) > MOST_CELLS:
-                raise ValueError(f"{said.num_rows} rows of {said.num_columns} columns are no trial's")
-            # Of which trial they are, is the record's to say.
+            stated = file.metadata
+            if stated.num_rows * max(1, stated.num_columns) > MOST_CELLS:
+                raise ValueError(f"{stated.num_rows} rows of {stated.num_columns} columns are no trial's")
+            # The record says to which trial they belong.
             if twice := {"suite", "trial"}.intersection(file.schema_arrow.names):
                 raise ValueError(f"they have a column '{min(twice)}'")
             table = pa.Table.from_batches(_bounded(file), file.schema_arrow)
@@ -298,9 +292,9 @@ def read_epochs(path: Path) -> pd.DataFrame:
 
 
 def _bounded(file: ParquetFile) -> Iterator[RecordBatch]:
-    """Yield what a parquet file holds; ValueError once that is more than a table of numbers has.
+    """Yield a parquet file's content; ValueError once it is more than a table of numbers has.
 
-    A text that is in the file once may be in every row, so that only a few rows of texts are unpacked at a time.
+    A text that is in the file once may be in every row, so only a few rows of texts are unpacked at a time.
     """
     columns = range(file.metadata.num_columns)
     texts = any("BYTE_ARRAY" in file.schema.column(i).physical_type for i in columns)
@@ -313,47 +307,46 @@ def _bounded(file: ParquetFile) -> Iterator[RecordBatch]:
 
 
 def _check_epochs(place: Path) -> None:
-    """Raise UserError if a record's epochs are gone or cut short; what they say is not read."""
-    path, before = place / EPOCHS_FILE, _identity(place)
+    """Raise UserError if a record's epochs are gone or cut short; their content is not read."""
+
+    def identity() -> tuple[int, int] | None:
+        try:
+            found = place.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_ctime_ns
+
+    path, before = place / EPOCHS_FILE, identity()
     try:
         with path.open("rb") as file:
             file.seek(-len(_PARQUET_END), os.SEEK_END)
             whole = file.read() == _PARQUET_END
     except OSError:
-        # The record has just moved, and another may be in its place already.
-        whole = not (place / RECORD_FILE).exists() or _identity(place) != before
+        # The record has just moved, and another may have its name already.
+        whole = not (place / RECORD_FILE).exists() or identity() != before
     if not whole:
         fix = "remove the trial's directory; the next run repeats it"
         raise UserError("damaged record: its epochs are gone or cut short", file=path, fix=fix)
 
 
-def _identity(directory: Path) -> tuple[int, int] | None:
-    """Return what tells a directory from others of its name, before and after; None where there is none."""
-    try:
-        found = directory.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_ctime_ns
+def read_records(path: Path, *, required: bool = False) -> dict[Path, Record]:
+    """Read the records under a results directory, a suite's or a trial's, by the trials' directories.
 
-
-def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:
-    """Return a column as numbers if it holds nothing else (None is NaN), as text otherwise."""
-    import pandas as pd
-
-    try:
-        return pd.to_numeric(column)
-    except (ValueError, TypeError):
-        return column.map(lambda value: value if value is None else str(value))
+    Each has the reference workload's time nearest to its trial. `required`: there has to be one. UserError if the
+    directory does not exist, or a record is damaged.
+    """
+    found = {place: read_at(place) for place in record_places(path)}
+    if required and not found:
+        raise UserError("holds no finished trial", file=path, fix="run `harness run SUITE` first")
+    known = {suite: measurements(suite) for suite in {place.parent for place in found}}
+    return {place: at_middle(record, known[place.parent]) for place, record in found.items()}
 
 
 def record_places(path: Path) -> list[Path]:
-    """Return the directories of the records under a results directory, a suite's or a trial's.
-
-    UserError if it does not exist.
-    """
+    """Return the directories of the records under a results directory, a suite's or a trial's."""
     if not path.is_dir():
-        raise UserError("no such directory of results", file=path)
-    if (path / "record.json").is_file():
+        raise UserError("no such directory of results", file=path, fix="run `harness run SUITE` first")
+    if (path / RECORD_FILE).is_file():
         return [path]
     if records := records_under(path):
         return records
@@ -374,15 +367,6 @@ class Merged:
     dropped: int
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A record, the directory it lies in, and whether that is of the results that others are added to."""
-
-    record: Record
-    place: Path
-    there: bool = False
-
-
 def merge_results(out: Path, sources: Sequence[Path], keep: Keep | None = None) -> Merged:
     """Copy the trials below `sources` (results directories, suites' or trials') into the results at `out`.
 
@@ -391,59 +375,40 @@ def merge_results(out: Path, sources: Sequence[Path], keep: Keep | None = None) 
     everything was read. `suite.json` is the first there is, `reference.jsonl` has the lines of all. UserError for a
     trial twice that differs and no `keep`, a damaged record, or where a run is writing to `out`.
     """
-    found = [_read_to_merge(place) for source in sources for place in record_places(source)]
+    places = [place for source in sources for place in record_places(source)]
+    found = {place: _read_to_merge(place) for place in dict.fromkeys(places)}
     if not found:
         raise UserError("holds no finished trial", file=sources[0])
-    stores = {each.record.suite: ResultStore(out, each.record.suite) for each in found}
-    chosen = {
-        (suite, place.name): _Found(read_at(place), place, there=True)
-        for suite, store in stores.items()
-        for place in records_under(store.directory)
-    }
+    stores = {record.suite: ResultStore(out, record.suite) for record in found.values()}
+    there: dict[Path, Record] = {}
+    chosen: dict[tuple[str, str], Path] = {}
+    for suite, store in stores.items():
+        for place in records_under(store.directory):
+            there[place], chosen[suite, place.name] = read_at(place), place
     same = dropped = 0
-    for new in found:
-        key = (new.record.suite, new.record.trial)
-        old = chosen.setdefault(key, new)
-        if old is new:
+    for new in places:
+        record = found[new]
+        if (old := chosen.get((record.suite, record.trial))) is None:
+            chosen[record.suite, record.trial] = new
             continue
-        _, different, missing = filecmp.cmpfiles(old.place, new.place, CONTENT, shallow=False)
+        _, different, missing = filecmp.cmpfiles(old, new, CONTENT, shallow=False)
         if not different and not missing:
             same += 1
             continue
+        if keep is None:
+            what = f"trial {record.trial} ({record.label}) is in {old} too, and differs"
+            raise UserError(what, file=new, fix="--keep first, or --keep latest: the one started last")
         dropped += 1
-        chosen[key] = _taken(old, new, keep)
-    copied = [each for each in chosen.values() if not each.there]
+        if keep == "latest" and record.started > (there | found)[old].started:
+            chosen[record.suite, record.trial] = new
+    copied = [place for place in chosen.values() if place not in there]
     for suite, store in stores.items():
-        with store.runner():
-            leases = store.leases()
-            store.clean(leases)
-            latest = leases.latest()
-            for each in copied:
-                if each.record.suite == suite:
-                    _adopt(store, leases, latest.get(each.record.trial), each)
-            homes = list(dict.fromkeys(each.place.parent for each in found if each.record.suite == suite))
-            _keep_suite(store.directory, homes)
-            note(store.directory, [each for home in homes for each in measurements(home)])
+        homes = list(dict.fromkeys(place.parent for place, record in found.items() if record.suite == suite))
+        _add(store, {place: found[place].trial for place in copied if found[place].suite == suite}, homes)
     return Merged(len(copied), same, dropped)
 
 
-def _adopt(store: ResultStore, leases: Leases, known: Lease | None, found: _Found) -> None:
-    trial = found.record.trial
-    lease = leases.take(trial, known)
-    if lease is None:
-        holder = leases.holder(known)
-        who = "another runner" if holder is None else named(holder)
-        what = f"trial {trial} is being run ({who})"
-        raise UserError(what, file=store.directory, fix="wait for it or stop it; see `harness status`")
-    done = False
-    try:
-        store.adopt(found.place, trial)
-        done = True
-    finally:
-        leases.end(lease, done=done)
-
-
-def _read_to_merge(place: Path) -> _Found:
+def _read_to_merge(place: Path) -> Record:
     """Read a record that becomes a directory of its trial's name."""
     for name in CONTENT:
         if (place / name).is_symlink():
@@ -452,19 +417,29 @@ def _read_to_merge(place: Path) -> _Found:
     if record.trial != place.name.partition(".")[0]:
         what = f"is the record of trial '{record.trial}'"
         raise UserError(what, file=place, fix="a trial's directory has its name: remove it")
-    return _Found(record, place)
+    return record
 
 
-def _taken(old: _Found, new: _Found, keep: Keep | None) -> _Found:
-    if keep is None:
-        what = f"trial {new.record.trial} ({new.record.label}) is in {old.place} too, and differs"
-        raise UserError(what, file=new.place, fix="--keep first, or --keep latest: the one started last")
-    return new if keep == "latest" and new.record.started > old.record.started else old
-
-
-def _keep_suite(directory: Path, sources: Sequence[Path]) -> None:
-    """Give results the `suite.json` of the first source that has one, if they have none."""
-    for source in sources:
-        kept, target = source / SUITE_FILE, directory / SUITE_FILE
-        if kept.is_file() and not kept.is_symlink() and not target.exists():
-            write_whole(target, kept.read_text(encoding="utf-8"))
+def _add(store: ResultStore, trials: Mapping[Path, str], homes: Sequence[Path]) -> None:
+    """Copy trials into a suite's results, each under its lease, and what lies next to them in `homes`."""
+    with store.runner():
+        leases = store.leases()
+        store.clean(leases)
+        latest = leases.latest()
+        for place, trial in trials.items():
+            lease = leases.take(trial, latest.get(trial))
+            if lease is None:
+                holder = leases.holder(latest.get(trial))
+                what = f"trial {trial} is being run ({'another runner' if holder is None else named(holder)})"
+                raise UserError(what, file=store.directory, fix="wait for it or stop it; see `harness status`")
+            done = False
+            try:
+                store.adopt(place, trial)
+                done = True
+            finally:
+                leases.end(lease, done=done)
+        target = store.directory / SUITE_FILE
+        for source in (home / SUITE_FILE for home in homes):
+            if source.is_file() and not source.is_symlink() and not target.exists():
+                write_whole(target, source.read_text(encoding="utf-8"))
+        note(store.directory, [each for home in homes for each in measurements(home)])

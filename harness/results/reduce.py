@@ -16,19 +16,21 @@ from harness.results.stats import ENOUGH, default_warmup, mean, median_interval
 
 
 def reduce(ranks: Sequence[Json], declared: Mapping[str, Metric] | None = None) -> Json:
-    """Return a trial's metrics from what its ranks reported; one that nobody reported is None.
+    """Return a trial's metrics from its ranks' reports; one that no rank reported is None.
 
-    How each follows from ranks and epochs is said in the table of metrics; what takes more than its words is
-    worked out here: epoch times (the median over the epochs after warm-up, those without barriers, of the
-    slowest rank's time of that epoch), phases (those of *one* rank, the slowest, so that they add up to its
-    mean epoch), bytes, and the memory model. `stats`: the method's own metrics of an epoch by name; `declared`: those
-    that it adds to the table, by column.
+    The table of metrics says how each follows from ranks and epochs. Computed here is what takes more: epoch times (the
+    median over the epochs after warm-up, those without barriers, of the slowest rank's time of that epoch), phases
+    (those of *one* rank, the slowest, so that they add up to its mean epoch), bytes, and the memory model. `stats`: the
+    method's own metrics of an epoch by name; `declared`: those that it adds to the table, by column.
     """
     summary: Json = next((r["summary"] for r in ranks if r.get("summary")), {})
     epochs = _Epochs(ranks, summary.get("warmup_epochs"))
     own = declared or {}
-    result: Json = _setup(ranks) | {key: summary.get(key) for key in _FROM_SUMMARY}
-    result |= _timing(epochs)
+    # One rank may have worked for the others in the method's set-up: of its metrics the largest counts.
+    set_ups = [rank.get("setup") or {} for rank in ranks]
+    names = dict.fromkeys(name for metrics in set_ups for name in metrics)
+    result: Json = {name: max(_known(metrics.get(name) for metrics in set_ups), default=None) for name in names}
+    result |= {key: summary.get(key) for key in _FROM_SUMMARY} | _timing(epochs)
     for metric in (*METRICS.values(), *own.values()):
         if metric.key and not metric.key.startswith("stats."):
             result[metric.name] = _read(metric, ranks, summary, epochs)
@@ -36,10 +38,10 @@ def reduce(ranks: Sequence[Json], declared: Mapping[str, Metric] | None = None) 
     result |= traffic(ranks)
     result |= _memory(ranks)
     result |= _outside_epochs(ranks, result)
-    wires = [rank.get("wire") or {} for rank in ranks]
-    counted = _over_ranks(sum, wires, "counted_bytes")
+    accounts = [rank.get("wire") or {} for rank in ranks]
+    counted = _over_ranks(sum, accounts, "counted_bytes")
     for what in ("socket", "interface"):
-        sent = _over_ranks(sum, wires, f"{what}_bytes")
+        sent = _over_ranks(sum, accounts, f"{what}_bytes")
         result[f"{what}_ratio"] = sent / counted if counted and sent is not None else None
     result["stats"] = _stats(epochs, own)
     return result
@@ -63,18 +65,16 @@ def _read(metric: Metric, ranks: Sequence[Json], summary: Json, epochs: _Epochs)
 
 
 def _over_epochs(metric: Metric, ranks: Sequence[Json], key: str, epochs: _Epochs) -> float | None:
-    """Reduce a metric of epochs; None unless every rank has epochs.
-
-    A device that ranks share is told of by one of them; a sum in which one is missing is no sum.
-    """
+    """Reduce a metric of epochs; None unless every rank has epochs."""
     over = epochs.named[metric.epochs]
     if not over or not (epochs.plain or epochs.untimed):
         return None
     if metric.ranks == "slowest":
         return epochs.mean(epochs.slowest, key, over)
     if metric.ranks == "devices":
-        told = [r for r, rank in enumerate(ranks) if key in (rank.get("meters") or {}).get("counts_for", ())]
-        values = [epochs.mean(r, key, over) for r in told]
+        # One of the ranks that share a device reports it; without each device's value there is no sum.
+        reporting = [r for r, rank in enumerate(ranks) if key in (rank.get("meters") or {}).get("counts_for", ())]
+        values = [epochs.mean(r, key, over) for r in reporting]
         return sum(_known(values)) if values and None not in values else None
     known = _known(epochs.mean(r, key, over) for r in range(len(ranks)))
     return _OVER[metric.ranks](known) if known else None
@@ -130,14 +130,16 @@ class _Epochs:
 
 
 def _timing(epochs: _Epochs) -> Json:
-    """Epoch time, its interval, imbalance, and what the slowest rank's epoch is made of."""
+    """Epoch time, its interval, imbalance, and the phases of the slowest rank's epoch."""
     result: Json = dict.fromkeys(_TIMING) | {"warmup_epochs": epochs.warmup}
     if not epochs.plain:
         return result
     times = epochs.times(epochs.plain)
-    medians = np.median(times, axis=1)
-    interval = median_interval(times.max(axis=0))
+    slowest, medians = times.max(axis=0), np.median(times, axis=1)
+    interval = median_interval(slowest)
     assert interval is not None  # there are plain epochs
+    ranks = range(len(epochs.by_rank))
+    cpu, wall = ([epochs.mean(rank, key, epochs.plain) for rank in ranks] for key in ("cpu_s", "epoch_time_s"))
     result |= {
         "epoch_time_s": interval.centre,
         "epoch_time_low_s": interval.low,
@@ -146,11 +148,13 @@ def _timing(epochs: _Epochs) -> Json:
         "too_short": len(epochs.plain) < ENOUGH,
         "noisy": interval.noisy,
         "throughput_epochs_s": _per_second(1, interval.centre),
-        **_steps(epochs, times.max(axis=0)),
         "imbalance": float(medians.max() / medians.mean()) if medians.mean() > 0 else None,
         "rank_epoch_time_s": medians.tolist(),
-        "cpu_utilisation": _cpu_utilisation(epochs),
+        "cpu_utilisation": mean(_known(map(_per_second, cpu, wall))),
     }
+    steps = np.array([epochs.mean(0, "steps", [epoch]) or 0.0 for epoch in epochs.plain])
+    if steps.all():
+        result |= {"steps": float(steps.mean()), "step_time_s": float(np.median(slowest / steps))}
     if any(rows[e]["barriers"] for rows in epochs.by_rank for e in epochs.aligned):
         aligned = float(np.median(epochs.times(epochs.aligned).max(axis=0)))
         result["barrier_cost"] = aligned / interval.centre - 1 if interval.centre > 0 else None
@@ -164,23 +168,8 @@ _TIMING = (
 )
 
 
-def _steps(epochs: _Epochs, slowest: np.ndarray) -> Json:
-    """Updates of an epoch (mean), and seconds of one of them: the median over epochs, of the slowest rank."""
-    steps = np.array([epochs.mean(0, "steps", [epoch]) or 0.0 for epoch in epochs.plain])
-    if not steps.all():
-        return {}
-    return {"steps": float(steps.mean()), "step_time_s": float(np.median(slowest / steps))}
-
-
-def _cpu_utilisation(epochs: _Epochs) -> float | None:
-    """Cores that a rank keeps busy: CPU seconds a second, mean over ranks."""
-    ranks = range(len(epochs.by_rank))
-    means = ([epochs.mean(rank, key, epochs.plain) for rank in ranks] for key in ("cpu_s", "epoch_time_s"))
-    return mean(_known(map(_per_second, *means)))
-
-
 def _phases(epochs: _Epochs) -> Json:
-    """Phases of every rank and of the slowest, their sums, and what no named phase covers."""
+    """Phases of every rank and of the slowest, their sums, and the share that no named phase covers."""
     first = epochs.by_rank[0][epochs.phased[0]]
     columns = [key for key in first if key.startswith("time_") and first[key] is not None]
     if not columns:
@@ -205,16 +194,16 @@ def _phases(epochs: _Epochs) -> Json:
 def _stats(epochs: _Epochs, declared: Mapping[str, Metric]) -> Json:
     """Return the metrics that a method gives with its steps, by name.
 
-    Of each epoch the sum over ranks, or what is declared, of those the mean over the epochs after warm-up, with and
-    without barriers. Epochs in which a rank does not tell one are left out for it; what is no number is dropped.
+    Of each epoch the sum over ranks, or as declared; of these the mean over the epochs after warm-up, with and without
+    barriers. Epochs in which a rank lacks one are left out for it; what is no number is dropped.
     """
     means: Json = {}
-    told = {e: [rows[e].get("stats") or {} for rows in epochs.by_rank] for e in epochs.common}
-    for name in dict.fromkeys(name for e in epochs.timed for stats in told[e] for name in stats):
+    reported = {e: [rows[e].get("stats") or {} for rows in epochs.by_rank] for e in epochs.common}
+    for name in dict.fromkeys(name for e in epochs.timed for stats in reported[e] for name in stats):
         metric = declared.get(STAT + name) or Metric.of_method(name, "")
         by_epoch = []
         for e in epochs.named[metric.epochs]:
-            numbers = [value for stats in told[e] if isinstance(value := stats.get(name), int | float)]
+            numbers = [value for stats in reported[e] if isinstance(value := stats.get(name), int | float)]
             if len(numbers) == len(epochs.by_rank):
                 by_epoch.append(_OVER[metric.ranks](numbers))
         if by_epoch:
@@ -222,22 +211,13 @@ def _stats(epochs: _Epochs, declared: Mapping[str, Metric]) -> Json:
     return means
 
 
-def _setup(ranks: Sequence[Json]) -> Json:
-    """Return the metrics of the method's set-up by name, the largest of the ranks that have them.
-
-    One rank may have worked for the others.
-    """
-    told = [rank.get("setup") or {} for rank in ranks]
-    names = dict.fromkeys(name for metrics in told for name in metrics)
-    return {name: max(_known(metrics.get(name) for metrics in told), default=None) for name in names}
-
-
 def _outside_epochs(ranks: Sequence[Json], result: Json) -> Json:
-    """Return seconds and bytes of what is no epoch.
+    """Return seconds and bytes outside of epochs.
 
     `spans`: seconds by name, the largest of the ranks, of `setup`, `between` epochs, and `beside` the trainer (wall
-    time and the thread's CPU time). `found`: what the set-up of every rank found ready-made, and the seconds that its
-    making took; what one rank made itself is in its set-up. `sent_outside`: sent by all ranks, by scope and purpose.
+    time and the thread's CPU time). `found`: the preparations that the set-up of every rank found ready-made, and the
+    seconds that their making took; `prepared_s`, `time_to_target_with_setup_s`: with these. `sent_outside`: bytes sent
+    by all ranks, by scope and purpose.
     """
     spans: dict[str, dict[str, Any]] = {}
     for rank in ranks:
@@ -248,37 +228,35 @@ def _outside_epochs(ranks: Sequence[Json], result: Json) -> Json:
     for row in (row for rank in ranks for row in rank.get("traffic") or () if row["scope"] != "epoch"):
         purposes = sent.setdefault(row["scope"], {})
         purposes[row["purpose"]] = purposes.get(row["purpose"], 0) + row["sent_bytes"]
-    told = bool(ranks) and all("traffic" in rank for rank in ranks)
+    counted = bool(ranks) and all("traffic" in rank for rank in ranks)
     threads = _known((rank.get("spans") or {}).get("beside") for rank in ranks)
     beside = [sum(cpu for _, cpu in work.values()) for work in threads]
-    return {
-        "spans": spans,
-        "sent_outside": sent,
-        **{f"{scope}_bytes": sum(sent.get(scope, {}).values()) if told else None for scope in ("setup", "eval")},
-        "background_cpu_s": max(beside, default=None),
-        **_prepared(ranks, result),
-    }
-
-
-def _prepared(ranks: Sequence[Json], result: Json) -> Json:
-    """Return set-up with what it found ready-made, and the time to the target behind it."""
     finds: list[Json] = [rank["found"] for rank in ranks if rank.get("found") is not None]
+    # What one rank made itself is in its set-up.
     found = {name: seconds for name, seconds in (finds[0] if finds else {}).items() if all(name in f for f in finds)}
     prepared = with_setup = None
     if finds and result["setup_s"] is not None and None not in found.values():
         prepared = result["setup_s"] + sum(found.values())
         if result["time_to_target_s"] is not None:
             with_setup = prepared + result["time_to_target_s"]
-    return {"found": found, "prepared_s": prepared, "time_to_target_with_setup_s": with_setup}
+    return {
+        "spans": spans,
+        "sent_outside": sent,
+        **{f"{scope}_bytes": sum(sent.get(scope, {}).values()) if counted else None for scope in ("setup", "eval")},
+        "background_cpu_s": max(beside, default=None),
+        "found": found,
+        "prepared_s": prepared,
+        "time_to_target_with_setup_s": with_setup,
+    }
 
 
 def _memory(ranks: Sequence[Json]) -> Json:
-    """Peak of the rank that has most, and the memory model of the rank that it says needs most."""
+    """Peak memory of the rank that used most, and the memory model of the rank that should need most."""
     largest = max(
         (r for r in ranks if r.get("peak_memory_bytes")), key=lambda r: int(r["peak_memory_bytes"]), default={}
     )
-    told = ("peak_memory_bytes", "peak_memory_source", "base_memory_bytes", "mapped_bytes")
-    result: Json = {key: largest.get(key) for key in told}
+    keys = ("peak_memory_bytes", "peak_memory_source", "base_memory_bytes", "mapped_bytes")
+    result: Json = {key: largest.get(key) for key in keys}
     peak, base = result["peak_memory_bytes"], result["base_memory_bytes"]
     result["peak_above_base_bytes"] = None if peak is None or base is None else peak - base
     models: list[Json] = [rank["memory_model"] for rank in ranks if rank.get("memory_model")]
@@ -287,18 +265,18 @@ def _memory(ranks: Sequence[Json]) -> Json:
 
 
 def flags(ranks: Sequence[Json]) -> list[str]:
-    """Return what the ranks' reports flag, each text once with the ranks that say it: `KEY: what (ranks [0, 1])`.
+    """Return the flags of the ranks' reports, each once with its ranks: `KEY: what (ranks [0, 1])`.
 
-    Of load and of a GPU that is held down, what is to be said of most of the timed epochs.
+    Load, and a GPU whose clock is held down, are flagged if they concern most of the timed epochs.
     """
-    said: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    found: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for rank in ranks:
         for key, text in rank.get("flags") or ():
-            said[key, text].append(rank["rank"])
+            found[key, text].append(rank["rank"])
     summary: Json = next((r["summary"] for r in ranks if r.get("summary")), {})
     machine = load_flag(ranks, _Epochs(ranks, summary.get("warmup_epochs")).timed), slowed_flag(ranks)
     return [
-        *(f"{key}: {text} (ranks {sorted(who)})" for (key, text), who in said.items()),
+        *(f"{key}: {text} (ranks {sorted(who)})" for (key, text), who in found.items()),
         *(flag for flag in machine if flag is not None),
     ]
 
@@ -307,7 +285,11 @@ ETHERNET, IP_AND_TCP = 14, 52  # bytes of headers
 
 
 def traffic(ranks: Sequence[Json]) -> Json:
-    """Bytes sent by all ranks in a mean epoch, by purpose, and what the interface saw of them."""
+    """Bytes sent by all ranks in a mean epoch, by purpose, estimated with headers, and counted by the interfaces.
+
+    The estimate is of full frames: Ethernet 14, IPv4 20, TCP 32 with time stamps. Acknowledgements, barriers and frames
+    that are not full come on top. None on the loopback, and where the size of a frame is not known.
+    """
     epochs: set[int] = set()
     totals: defaultdict[str, int] = defaultdict(int)
     for row in epoch_rows(ranks):
@@ -316,42 +298,31 @@ def traffic(ranks: Sequence[Json]) -> Json:
             if key.startswith("bytes_") and value is not None:
                 totals[key] += value
     result: Json = {key: total / len(epochs) for key, total in totals.items()}
-    result["wire_estimate_bytes"] = _with_headers(ranks, between_ranks(result))
+    links = [rank.get("link") for rank in ranks]
+    result["wire_estimate_bytes"] = None
+    if links and all(link and not link["loopback"] and link["mtu"] for link in links):
+        mtu: int = min(link["mtu"] for link in links if link)
+        result["wire_estimate_bytes"] = between_ranks(result) * (mtu + ETHERNET) / (mtu - IP_AND_TCP)
     return result | {"wire_bytes": None, "wire_ratio": None} | _seen_by_interfaces(ranks, len(epochs))
 
 
 def between_ranks(result: Json) -> float:
-    """Return the payload an epoch that a trial's ranks sent each other: all its bytes but the swaps."""
+    """Return the bytes of payload that a trial's ranks sent each other in an epoch: all but the swaps."""
     return float(sum(size for key, size in result.items() if key.startswith("bytes_") and key != "bytes_swap"))
 
 
-def _with_headers(ranks: Sequence[Json], payload: float) -> float | None:
-    """Return the bytes an epoch with headers of full frames: Ethernet 14, IPv4 20, TCP 32 with time stamps.
-
-    Acknowledgements, barriers and frames that are not full come on top. None on the loopback, and where the
-    size of a frame is not known.
-    """
-    links = [rank.get("link") for rank in ranks]
-    if not links or any(link is None or link["loopback"] or not link["mtu"] for link in links):
-        return None
-    mtu: int = min(link["mtu"] for link in links if link)
-    return payload * (mtu + ETHERNET) / (mtu - IP_AND_TCP)
-
-
 def _seen_by_interfaces(ranks: Sequence[Json], epochs: int) -> Json:
-    """What the interfaces sent an epoch, and its ratio to what was counted; nothing unless verified.
-
-    An interface is counted once: on the loopback it carries all ranks' traffic. Where several ranks share a
-    host's link, what they send each other does not pass it, so the ratio is left out.
-    """
+    """Return the bytes that the interfaces sent in an epoch, and their ratio to those counted; {} unless verified."""
     checks = [rank["traffic_check"] for rank in ranks if rank.get("traffic_check")]
     if not checks or not epochs or any(check["sent_bytes"] is None for check in checks):
         return {}
     links: dict[tuple[Any, Any], list[Json]] = defaultdict(list)
     for check in checks:
         links[check["network"], check["interface"]].append(check)
+    # An interface counts once: on the loopback it carries all ranks' traffic.
     sent = sum(max(check["sent_bytes"] for check in link) for link in links.values())
     counted = sum(check["counted_sent_bytes"] for check in checks)
+    # Where several ranks share a host's link, messages between them do not pass it.
     comparable = all(len(link) == 1 or link[0]["loopback"] for link in links.values())
     return {"wire_bytes": sent / epochs, "wire_ratio": sent / counted if comparable and counted else None}
 
@@ -360,10 +331,10 @@ LOADED = 0.1  # share of the trial's cores that others may take before an epoch 
 
 
 def mark_load(ranks: Sequence[Json]) -> None:
-    """Write into each epoch's row the share of the rank's cores that others took, `foreign_share`.
+    """Write into each epoch's row the share of the rank's cores that other processes took, `foreign_share`.
 
-    Others are other processes, ranks of other trials among them, and the machine's host. Ranks that have the same
-    cores are counted together. None where a counter was not read, or ranks share some of their cores only.
+    These are ranks of other trials, too, and the machine's host. Ranks that have the same cores are counted together.
+    None where a counter was not read, or ranks share only some of their cores.
     """
     groups: dict[tuple[str, tuple[int, ...]], list[Json]] = defaultdict(list)
     for rank in ranks:
@@ -376,25 +347,21 @@ def mark_load(ranks: Sequence[Json]) -> None:
         for row in (row for rank in group for row in rank.get("epochs") or ()):
             by_epoch[row["epoch"]].append(row)
         for rows in by_epoch.values():
-            share = _share(rows, len(cores)) if known and len(rows) == len(group) else None
+            share = None
+            counted = all(row.get(name) is not None for row in rows for name in ("busy_cores", "own_cores"))
+            if known and counted and len(rows) == len(group):
+                busy = fmean(float(row["busy_cores"]) + float(row.get("steal_cores") or 0.0) for row in rows)
+                share = max(0.0, busy - sum(float(row["own_cores"]) for row in rows)) / len(cores)
             for row in rows:
                 row["foreign_share"] = share
 
 
-def _share(rows: Sequence[Json], cores: int) -> float | None:
-    """Return the share of `cores` that others took, of an epoch's rows of all ranks on them; None if not known."""
-    if any(row.get(name) is None for row in rows for name in ("busy_cores", "own_cores")):
-        return None
-    seen = fmean(float(row["busy_cores"]) + float(row.get("steal_cores") or 0.0) for row in rows)
-    return max(0.0, seen - sum(float(row["own_cores"]) for row in rows)) / cores
-
-
 def load_flag(ranks: Sequence[Json], timed: Collection[int]) -> str | None:
-    """Return the flag of a trial most of whose `timed` epochs were under load, of others or of a quota; or None."""
+    """Return the flag of a trial if other processes, or a quota, took cores in most `timed` epochs; or None."""
     shares: dict[int, float] = {}
     for row in (row for rank in ranks for row in rank.get("epochs") or () if row["epoch"] in timed):
-        seen = [row.get("foreign_share"), row.get("throttled")]
-        shares[row["epoch"]] = max(shares.get(row["epoch"], 0.0), *(share or 0.0 for share in seen))
+        taken = [row.get("foreign_share"), row.get("throttled")]
+        shares[row["epoch"]] = max(shares.get(row["epoch"], 0.0), *(share or 0.0 for share in taken))
     loaded = [share for share in shares.values() if share > LOADED]
     if 2 * len(loaded) <= len(shares):
         return None

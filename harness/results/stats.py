@@ -46,40 +46,34 @@ def default_warmup(epochs: int) -> int:
     return max(0, min(5, max(1, epochs // 10), epochs - 1))
 
 
-def median(values: Values) -> float | None:
-    """Return the median, or None of no values."""
-    return float(np.median(values)) if len(values) else None
-
-
 def mean(values: Values) -> float | None:
     """Return the mean, or None of no values."""
     return float(np.mean(values)) if len(values) else None
 
 
-def deviation(values: Values) -> float | None:
-    """Return the sample standard deviation (n - 1), or None of fewer than two values."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None
-
-
 def median_interval(values: Values, *, seed: int = 0) -> Interval | None:
     """Return the median with its 95 % percentile-bootstrap interval, or None of no values.
 
-    `values` are in the order in which they were measured: where one resembles the one before, the interval is as
-    wide as so many fewer independent values make it (`independent`). Deterministic for `seed`. 2000
-    resamples; work and memory are bounded by using at most 10,000 values, evenly spaced in sorted order,
-    which leaves the quantiles in place. One value has no width: nothing is known of how sure it is.
+    `values` are in the order in which they were measured: where successive ones are correlated, the interval widens to
+    that of as many independent values as they are worth (`independent`). 2000 resamples, deterministic for `seed`. One
+    value has an interval without width.
     """
     sample = np.sort(np.asarray(values, dtype=np.float64))
     if not len(sample):
         return None
-    medians = _resampled_medians(_thinned(sample), np.random.default_rng(seed))
+    drawn_of = sample
+    if len(sample) > _MOST:  # evenly spaced in sorted order: the quantiles stay, work and memory are bounded
+        drawn_of = sample[np.linspace(0, len(sample) - 1, _MOST).round().astype(np.int64)]
+    rng, n = np.random.default_rng(seed), len(drawn_of)
+    rows = [rng.integers(n, size=(min(_CHUNK, RESAMPLES - i), n)) for i in range(0, RESAMPLES, _CHUNK)]
+    medians = np.concatenate([np.median(drawn_of[each], axis=-1) for each in rows])
     low, high = np.quantile(medians, [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
     centre, wider = float(np.median(sample)), _stretch(len(sample), independent(values))
     return Interval(centre, centre - wider * (centre - float(low)), centre + wider * (float(high) - centre))
 
 
 def independent(values: Values) -> float:
-    """Return how many independent values tell as much of the mean as `values` do, in the order they came.
+    """Return the effective sample size of `values`, in the order they came.
 
     n (1 - r) / (1 + r), r the autocorrelation at a lag of one, of ranks so that single disturbances do not hide it,
     less its bias of -(1 + 3 r) / n (Marriott and Pope, Biometrika 41, 1954); of a first-order autoregression.
@@ -97,10 +91,10 @@ def independent(values: Values) -> float:
 
 
 def _stretch(count: int, effective: float) -> float:
-    """Return by how much an interval of `count` values widens that are worth fewer."""
+    """Return the factor by which an interval of `count` values widens if only `effective` are independent."""
     if effective >= count:
         return 1.0
-    from scipy import special  # takes longer to import than statuses take to read
+    from scipy import special  # its import takes longer than `harness status` without it
 
     few, all_of_them = special.stdtrit([effective - 1, count - 1], 0.5 + CONFIDENCE / 2)
     return math.sqrt(count / effective) * float(few / all_of_them)
@@ -120,20 +114,6 @@ def time_to_score(times: Values, scores: Values, target: float) -> float | None:
     return float(seconds[: hits[0] + 1].sum()) if len(hits) else None
 
 
-def _resampled_medians(sample: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the medians [resamples] of resamples of values [n]."""
-    n = len(sample)
-    drawn = [rng.integers(n, size=(min(_CHUNK, RESAMPLES - i), n)) for i in range(0, RESAMPLES, _CHUNK)]
-    return np.concatenate([np.median(sample[rows], axis=-1) for rows in drawn])
-
-
-def _thinned(ordered: np.ndarray) -> np.ndarray:
-    """Return sorted values, or of very many so many evenly spaced ones."""
-    if len(ordered) <= _MOST:
-        return ordered
-    return ordered[np.linspace(0, len(ordered) - 1, _MOST).round().astype(np.int64)]
-
-
 MISSING = "n/a"
 UNAVAILABLE = "not available"
 _BINARY = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
@@ -149,8 +129,8 @@ class Stat:
 
 
 def numbers(values: pd.Series[Any]) -> np.ndarray:
-    """Return values as floats, NaN where there is none."""
-    import pandas as pd  # commands that show no results count trials, too
+    """Return values as float64, NaN where there is none."""
+    import pandas as pd  # slow, and commands that show no results import this module, too
 
     return pd.to_numeric(values).to_numpy(dtype=float, na_value=np.nan)
 
@@ -159,7 +139,10 @@ def over_seeds(values: pd.Series[Any] | np.ndarray) -> Stat | None:
     """Return the statistics of the values that are there (an array's: not NaN), None if there are none."""
     own = values if isinstance(values, np.ndarray) else numbers(values)
     present = own[~np.isnan(own)]
-    return Stat(float(present.mean()), deviation(present), len(present)) if len(present) else None
+    if not len(present):
+        return None
+    deviation = float(np.std(present, ddof=1)) if len(present) > 1 else None
+    return Stat(float(present.mean()), deviation, len(present))
 
 
 def decimals(value: float, digits: int = 3) -> int:
@@ -175,19 +158,14 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{value:,.{decimals(value, digits)}f}" if value else "0"
 
 
-def spread(mean: float, std: float | None, places: int) -> str:
-    """Write "mean ± std" with `places` decimals, without "± std" for one value."""
-    return f"{mean:,.{places}f}" + ("" if std is None else f" ± {std:,.{places}f}")
-
-
 def percent(stat: Stat) -> str:
     """Write a score in percent with two decimals."""
-    return spread(100 * stat.mean, None if stat.std is None else 100 * stat.std, 2)
+    return scaled(Stat(100 * stat.mean, None if stat.std is None else 100 * stat.std, stat.n), 1.0, 2)
 
 
 def scaled(stat: Stat, unit: float, places: int) -> str:
-    """Write a value in units of `unit` with `places` decimals."""
-    return spread(stat.mean / unit, None if stat.std is None else stat.std / unit, places)
+    """Write "mean ± std" in units of `unit` with `places` decimals, without "± std" for one value."""
+    return f"{stat.mean / unit:,.{places}f}" + ("" if stat.std is None else f" ± {stat.std / unit:,.{places}f}")
 
 
 def common_places(values: Iterable[float]) -> int:

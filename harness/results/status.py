@@ -1,4 +1,4 @@
-"""What a suite's directory tells of a run: what has ended and how, what runs where, what is left."""
+"""Status of a run, read from its suite's directory: trials that ended, run now, or are left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tuning tried, what it chose and what it cost: `tuning.json`, beside its trials and beside the results."""
+"""What a tuning tried, what it chose and what it cost: `tuning.json`, with its trials and with the results."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from scipy.stats import binom
 
+from harness.files import write_whole
 from harness.results.record import read_kept
-from harness.results.record_store import beside
-from harness.suite.text import write_whole
-from harness.suite.tuning import Goal, Sampler
+from harness.results.record_store import suite_files
+from harness.suite.sections import Goal, Sampler
 
 SCHEMA_VERSION = 1
 TUNING_FILE = "tuning.json"
@@ -173,5 +173,5 @@ def read_tuning(path: Path) -> Tuning:
 
 
 def kept_tunings(directories: Sequence[Path]) -> dict[str, Tuning]:
-    """Return the tunings kept beside results, by the name of the suite of chosen settings; see `beside`."""
-    return {tuning.suite: tuning for tuning in map(read_tuning, beside(directories, TUNING_FILE))}
+    """Return the tunings kept with results, by the name of the suite of chosen settings; see `suite_files`."""
+    return {tuning.suite: tuning for tuning in map(read_tuning, suite_files(directories, TUNING_FILE))}

@@ -1,5 +1,26 @@
-"""What a rank runs."""
+"""Runtime: what the ranks of a trial run. This module imports little: ranks import it before anything else."""
 
-import lazy_loader
+from __future__ import annotations
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+import os
+import stat
+import threading
+
+from harness.deferred import moved
+
+__getattr__ = moved(__name__)
+
+
+def exit_with_launcher() -> None:
+    """End this process when its standard input does, if that is a pipe: the launcher holds the other end.
+
+    So a rank does not outlive its launcher, not even while it imports.
+    """
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        os._exit(4)
+
+    if stat.S_ISFIFO(os.fstat(0).st_mode):
+        threading.Thread(target=watch, daemon=True).start()

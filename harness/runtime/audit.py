@@ -1,10 +1,12 @@
-"""Usage: what a rank uses beside the trainer's thread: cores, threads, child processes; and whether it was given that.
+"""CPU and network accounting: what the kernel says that a rank used and sent, next to what the trainer counted.
 
-Nothing here ends a trial: what a rank has too much of is a flag (docs/integrity.md).
+In every trial only the trainer's CPU seconds are read. Threads, child processes, files and sockets are watched in
+`harness check` and with `harness run --audit`. Nothing here ends a trial: an excess is a flag (docs/integrity.md).
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import resource
@@ -27,7 +29,7 @@ TASKS = Path("/proc/self/task")
 MORE = 1.05  # times its cores that a rank may keep busy: clocks are read one after the other
 LEAST_S = 0.05  # CPU seconds too few to flag
 CHILDREN = 0.01  # share of a rank's CPU seconds that its child processes may have
-BESIDE = 0.25  # share of an epoch's CPU seconds that a method's threads may have in an evaluation, on average
+IN_EVALUATION = 0.25  # share of an epoch's CPU seconds that a method's threads may have in an evaluation, on average
 _OURS = ("parts-of-", "transfers", "meters")  # threads of the harness that compute products, move rows, and measure
 
 Flag = Callable[[str, str], None]
@@ -35,37 +37,19 @@ Flag = Callable[[str, str], None]
 
 @dataclass
 class CpuTime:
-    """CPU seconds of a rank's process by what used them.
+    """CPU seconds of a rank's process by what used them."""
 
-    Attributes:
-        main: the trainer's thread.
-        libraries: threads that are none of Python's (gloo's, OpenMP's), and those that the harness has of its own.
-        pools: of those the ones that compute: OpenMP's, numba's, BLAS's.
-        method: Python threads that were started with the method or later, and threads that have ended.
-        children: processes that it started, those that live included.
-    """
-
-    main: float = 0.0
+    main: float = 0.0  # the trainer's thread
+    # threads that are none of Python's (gloo's, OpenMP's), and those that the harness has of its own
     libraries: float = 0.0
-    pools: float = 0.0
-    method: float = 0.0
-    children: float = 0.0
-
-    def add(self, before: CpuTime, after: CpuTime) -> None:
-        """Add what was used between two readings."""
-        for name, start in vars(before).items():
-            setattr(self, name, getattr(self, name) + getattr(after, name) - start)
+    pools: float = 0.0  # the part of `libraries` that computes: OpenMP's, numba's, BLAS's
+    method: float = 0.0  # Python threads that were started with the method or later, and threads that have ended
+    children: float = 0.0  # processes that it started, those that live included
 
 
 @dataclass
 class Used:
-    """What a rank used in epochs and in evaluations.
-
-    Attributes:
-        wall_s: seconds of the epochs.
-        cpu_s: CPU seconds of the epochs, the whole process.
-        training: by what used them, between evaluations (`CpuTime`); evaluation: in evaluations.
-    """
+    """Seconds and CPU seconds (whole process) of the epochs; CPU time between evaluations and in them."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -75,22 +59,23 @@ class Used:
     evaluation: CpuTime = field(default_factory=CpuTime)
 
 
-class Usage:
-    """Follows what a rank uses, from before its method is made.
+class CpuAccount:
+    """Follows the CPU seconds of a rank, from before its method is made.
 
-    Threads are told apart before and after evaluations only. Linux tells them, and a process's cores; elsewhere, and
-    in sandboxes that tell no thread's clock, the flags that need them are never raised, and `report` says None.
+    Linux gives the clocks of threads, which are read before and after evaluations only; elsewhere, in sandboxes, and
+    where nothing is `audited`, the flags that need them are never raised, and `report` has None for them.
 
     Args:
-        cores: that the rank may keep busy.
+        cores: number of cores that the rank may keep busy.
         flag: called with a key and a text, see `RankReport.flag`.
+        audited: whether threads, cores and living children are watched.
     """
 
-    def __init__(self, cores: int, flag: Flag) -> None:
-        self._cores, self._flag, self._threads = cores, flag, torch.get_num_threads()
-        self._given = _affinity(0)
+    def __init__(self, cores: int, flag: Flag, *, audited: bool = True) -> None:
+        self._cores, self._flag, self._audited = cores, flag, audited
+        self._given, self._threads = _affinity(0), torch.get_num_threads()
+        self._by_thread = audited and TASKS.is_dir() and _thread_seconds(threading.get_native_id()) is not None
         self._harness = {thread.native_id for thread in threading.enumerate()}
-        self._told = TASKS.is_dir() and _thread_seconds(threading.get_native_id()) is not None
         self._last: CpuTime | None = None
         self._seconds: dict[int, float] = {}  # of threads that are none of the method's, those that have ended too
         self._named: dict[int, bool] = {}  # of those, whether they have a name of their own
@@ -102,27 +87,29 @@ class Usage:
         self._last = self._read()
 
     def epoch(self, wall_s: float, cpu_s: float) -> None:
-        """Take in an epoch that has ended, of so many seconds and CPU seconds of this process."""
+        """Add an epoch that has ended: its seconds, and its CPU seconds of this process."""
         used = self.used
         used.wall_s, used.cpu_s, used.epochs = used.wall_s + wall_s, used.cpu_s + cpu_s, used.epochs + 1
+        if not self._audited:
+            return
         if (now := torch.get_num_threads()) != self._threads:
             self._flag("cores", f"torch was given {now} threads in place of {self._threads}")
-        self._look_at_cores(0)
+        self._check_affinity(0)
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Take in an evaluation."""
-        self._until_now(self.used.training)
+        """Add an evaluation."""
+        self._add_until_now(self.used.training)
         try:
             yield
         finally:
-            self._until_now(self.used.evaluation)
+            self._add_until_now(self.used.evaluation)
             self.used.evaluations += 1
 
     @contextmanager
-    def besides(self) -> Iterator[None]:
-        """Take in nothing: what is enclosed is neither training nor evaluation."""
-        self._until_now(self.used.training)
+    def paused(self) -> Iterator[None]:
+        """Leave out what is neither training nor evaluation."""
+        self._add_until_now(self.used.training)
         try:
             yield
         finally:
@@ -134,60 +121,62 @@ class Usage:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Add to what another process had used, by its `state`."""
-        parts = {name: CpuTime(**state[name]) for name in ("training", "evaluation")}
-        self.used = Used(**state | parts)
+        self.used = Used(**state | {name: CpuTime(**state[name]) for name in ("training", "evaluation")})
 
     def ends(self) -> None:
-        """Flag what the rank used and was not given; training is over."""
-        self._until_now(self.used.training)
+        """Flag what the rank used beyond its share; training is over."""
+        self._add_until_now(self.used.training)
         used, cores = self.used, self._cores
         children = used.training.children + used.evaluation.children
-        if children > CHILDREN * used.cpu_s + LEAST_S:
+        if self._audited and children > CHILDREN * used.cpu_s + LEAST_S:
             self._flag("children", f"child processes worked {children:.3g} CPU seconds, the rank {used.cpu_s:.3g}")
-        if not self._told:
+        if not self._by_thread:
             return
         # Threads that serve a device or a socket are every method's: gloo's work on another core, where there is one.
         serving = used.training.libraries - used.training.pools
         busy = used.cpu_s - serving + used.training.children
         if busy > MORE * cores * used.wall_s + LEAST_S:
             self._flag("cores", f"{busy / used.wall_s:.2f} cores were busy in epochs, the rank has {cores}")
-        beside = used.evaluation.method
-        if used.evaluations and used.epochs and beside > LEAST_S:
-            share = beside / used.evaluations / (used.cpu_s / used.epochs)
-            if share > BESIDE:
-                text = f"the method's threads worked {beside:.3g} CPU seconds in {used.evaluations} evaluations"
+        in_evaluation = used.evaluation.method
+        if used.evaluations and used.epochs and in_evaluation > LEAST_S:
+            share = in_evaluation / used.evaluations / (used.cpu_s / used.epochs)
+            if share > IN_EVALUATION:
+                text = f"the method's threads worked {in_evaluation:.3g} CPU seconds in {used.evaluations} evaluations"
                 self._flag("beside-eval", f"{text}, {share:.0%} of an epoch's in each".replace("%", " %"))
 
     def report(self) -> dict[str, Any]:
-        """Return what was used as JSON; CPU seconds by thread are None where the system does not tell them."""
-        told, asked = self.used.training, self.used.evaluation
-        by_thread: dict[str, float | None] = {
-            "main_cpu_s": told.main,
-            "library_cpu_s": told.libraries,
-            "method_cpu_s": told.method,
-            "eval_method_cpu_s": asked.method,
+        """Return what was used as JSON; CPU seconds of threads are None where they are not known."""
+        training, evaluation = self.used.training, self.used.evaluation
+        by_thread = training.libraries, training.method, evaluation.method
+        libraries, method, in_evaluation = by_thread if self._by_thread else (None, None, None)
+        return {
+            "cores": self._cores,
+            "pinned_to": self._given and sorted(self._given),
+            "main_cpu_s": training.main,
+            "library_cpu_s": libraries,
+            "method_cpu_s": method,
+            "eval_method_cpu_s": in_evaluation,
+            "children_cpu_s": training.children + evaluation.children,
         }
-        if not self._told:
-            by_thread = dict.fromkeys(by_thread)
-        children = {"children_cpu_s": told.children + asked.children}
-        return {"cores": self._cores, "pinned_to": self._given and sorted(self._given), **by_thread, **children}
 
-    def _until_now(self, part: CpuTime) -> None:
+    def _add_until_now(self, part: CpuTime) -> None:
         now = self._read()
         if self._last is not None:
-            part.add(self._last, now)
+            for name, start in vars(self._last).items():
+                setattr(part, name, getattr(part, name) + getattr(now, name) - start)
         self._last = now
 
     def _read(self) -> CpuTime:
         """Return what was used so far, by what."""
+        own, main, whole = threading.get_native_id(), time.thread_time(), time.process_time()
+        found = CpuTime(main=main, children=_children(living=self._audited))
+        if not self._audited:
+            return found
         python = {thread.native_id or 0: thread.name for thread in threading.enumerate()}
-        own = threading.get_native_id()
-        main, whole = time.thread_time(), time.process_time()
-        found = CpuTime(main=main, children=_children())
         with suppress(OSError):
             for task in os.listdir(TASKS):
                 tid = int(task)
-                self._look_at_cores(tid)
+                self._check_affinity(tid)
                 ours = tid in self._harness or python.get(tid, "").startswith(_OURS)
                 if tid in python and not ours:
                     self._method.add(tid)
@@ -200,7 +189,7 @@ class Usage:
         found.method = whole - main - found.libraries  # those that have ended are in the whole alone
         return found
 
-    def _look_at_cores(self, tid: int) -> None:
+    def _check_affinity(self, tid: int) -> None:
         now = _affinity(tid)
         if now is not None and self._given is not None and not now <= self._given:
             extra = sorted(now - self._given)
@@ -208,33 +197,33 @@ class Usage:
 
 
 def _affinity(tid: int) -> set[int] | None:
-    """Return the cores that a thread (0: this one) may run on; None where the system does not tell, or it has ended."""
+    """Return the cores that a thread (0: this one) may run on; None where the system has no answer, or it has ended."""
     with suppress(AttributeError, OSError):
         return os.sched_getaffinity(tid)
     return None
 
 
 def _thread_seconds(tid: int) -> float | None:
-    """Return the CPU seconds of a thread of this process (clock_getres(2), CPU-time clocks).
-
-    None if it has just ended, or the system does not tell them.
-    """
+    """Return the CPU seconds of a thread of this process; None if it has just ended, or the system has no answer."""
     with suppress(OSError):
-        return time.clock_gettime((~tid << 3) | 6)  # a thread's clock of CPUCLOCK_SCHED: to the nanosecond
+        # A thread's clock of CPUCLOCK_SCHED, to the nanosecond: clock_getres(2), CPU-time clocks.
+        return time.clock_gettime((~tid << 3) | 6)
     return None
 
 
 def _name(tid: int) -> str | None:
-    """Return a thread's name: gloo, CUDA and nccl give theirs one, those of pools have that of who made them."""
+    """Return a thread's name: gloo, CUDA and nccl name theirs, those of pools have their maker's."""
     with suppress(OSError):
         return (TASKS / str(tid) / "comm").read_text()
     return None
 
 
-def _children() -> float:
-    """Return the CPU seconds of all processes that this one started, as far as they still live or were waited for."""
+def _children(*, living: bool) -> float:
+    """Return the CPU seconds of the processes that this one started and waited for, or that are still `living`."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = ended.ru_utime + ended.ru_stime
+    if not living:
+        return seconds
     if hasattr(os, "waitid"):  # not on macOS before Python 3.13
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises where there is none: microseconds
@@ -256,14 +245,15 @@ FILE_BYTES, EPOCH_FILE_BYTES = 2**20, 256  # logs, whatever they are of; a line 
 FRAME, SEGMENT = 66, 1448  # bytes of Ethernet's, IP's and TCP's headers, and of the payload between
 
 
-class Wire:
-    """Follows what leaves a rank, from the end of its set-up.
+class NetworkAccount:
+    """Follows what leaves an audited rank, from the end of its set-up.
 
-    On Linux and gloo. Elsewhere, or with nccl, whose bytes pass no socket, nothing is told or flagged.
+    On Linux and gloo. Elsewhere, or with nccl, whose bytes pass no socket, nothing is known or flagged. Nothing is put
+    between ranks: sums over the training, evaluations included, are compared once, at the end.
 
     Args:
         comm: the rank's communicator.
-        interface: a network interface that carries this rank's traffic and nobody else's; None: there is none.
+        interface: name of a network interface that carries this rank's traffic alone; None: there is none.
         proc: the kernel's files of this process.
     """
 
@@ -273,7 +263,7 @@ class Wire:
         self._first: dict[str, int] = {}
         self._last: dict[str, int] = {}
         self._start: dict[str, int | None] = {}
-        self._besides = 0  # bytes
+        self._own_bytes = 0
         self._earlier: dict[str, int | None] = {}
         self.opened: dict[str, None] = {}
 
@@ -281,8 +271,7 @@ class Wire:
         """Begin: set-up is over."""
         self._known = {name for name, _ in self._open()} | self._shared()
         self.look()
-        self._first = dict(self._last)
-        self._start = self._read()
+        self._first, self._start = dict(self._last), self._read()
 
     def look(self) -> None:
         """Read the sockets: what one that is closed before the next look sends after this one is not seen."""
@@ -293,93 +282,90 @@ class Wire:
                 self._last[name] = sent
 
     @contextmanager
-    def besides(self) -> Iterator[None]:
-        """Leave what is written to files meanwhile out: it is the harness's own."""
+    def paused(self) -> Iterator[None]:
+        """Leave out what is written to files meanwhile: it is the harness's own."""
         before = self._written()
         try:
             yield
         finally:
-            self._besides += _difference(self._written(), before) or 0
+            self._own_bytes += _difference(self._written(), before) or 0
 
     def state(self) -> dict[str, Any]:
         """Return what was sent since `begins`, and before it by other processes."""
         self.look()
-        return {"told": self._told(), "opened": list(self.opened)}
+        return {"told": self._sent(), "opened": list(self.opened)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Add to what another process had sent, by its `state`; before `begins`."""
         self._earlier, self.opened = state["told"], dict.fromkeys(state["opened"])
 
-    def _told(self) -> dict[str, int | None]:
-        end = self._read()
-        told = {name: _difference(end[name], start) for name, start in self._start.items()}
-        if told["file_bytes"] is not None:
-            told["file_bytes"] = max(0, told["file_bytes"] - self._besides)
-        told["socket_bytes"] = self._sockets()
-        earlier = self._earlier or dict.fromkeys(told, 0)
-        return {name: _sum(earlier[name], now) for name, now in told.items()}
-
     def ends(self, flag: Flag, *, epochs: int, rehearsed: bool) -> dict[str, Any]:
-        """Flag what was sent and not counted; every rank must call. Returns what a report says of it.
+        """Flag what was sent and not counted; every rank must call. Returns the report's part, bytes since the set-up.
 
-        `epochs`: that were trained. What was not `rehearsed` compiles kernels into files, and a GPU's driver opens
-        files of its own.
+        `socket_bytes`: sent over TCP; `interface_bytes`: by the interface, headers included; `file_bytes`: written to
+        files; `counted_bytes`: by the communicator.
 
-        `socket_bytes`: sent over TCP; `interface_bytes`: by the interface, headers included; `file_bytes`: written
-        to files; `counted_bytes`: by the communicator; all since the set-up.
+        Args:
+            flag: as of `CpuAccount`.
+            epochs: number of epochs that were trained.
+            rehearsed: False: kernels are compiled into files, and a GPU's driver opens files, while it trains.
         """
         self.look()
         self.opened |= dict.fromkeys(_kind(name) for name in self._shared() - self._known)
-        told: dict[str, Any] = self._told()
-        sockets = told["socket_bytes"]
-        by_sockets = self._comm.by_sockets
-        if sockets is None and self._comm.world > 1:  # what was written to sockets cannot be told from it
-            told["file_bytes"] = None
-        elif told["file_bytes"] is not None:
-            told["file_bytes"] = max(0, told["file_bytes"] - (sockets or 0))
-        own_ways = by_sockets or self._comm.world == 1  # nccl opens what it needs when it needs it
-        if self.opened and own_ways and (rehearsed or self._comm.device.type == "cpu"):
+        found: dict[str, Any] = self._sent()
+        sockets, by_sockets, alone = found["socket_bytes"], self._comm.by_sockets, self._comm.world == 1
+        if sockets is None and not alone:  # what was written to sockets cannot be taken off
+            found["file_bytes"] = None
+        elif found["file_bytes"] is not None:
+            found["file_bytes"] = max(0, found["file_bytes"] - (sockets or 0))
+        # nccl opens what it needs when it needs it.
+        if self.opened and (by_sockets or alone) and (rehearsed or self._comm.device.type == "cpu"):
             flag("bytes", f"opened while it trained: {', '.join(sorted(self.opened))}")
-        files = told["file_bytes"]
-        most = max(FILE_BYTES, OFF * told["counted_bytes"]) + EPOCH_FILE_BYTES * epochs
+        files = found["file_bytes"]
+        most = max(FILE_BYTES, OFF * found["counted_bytes"]) + EPOCH_FILE_BYTES * epochs
         if files is not None and rehearsed and files > most:
             flag("bytes", f"{files:,} bytes were written to files")
         names = ("counted_bytes", "calls", "socket_bytes", "interface_bytes")
-        own = torch.tensor([-1 if told[name] is None else told[name] for name in names], device=self._comm.device)
+        own = torch.tensor([-1 if found[name] is None else found[name] for name in names], device=self._comm.device)
         with self._comm.traffic.during("eval"):
             gathered = torch.stack(self._comm.all_gather(own))
         known = [bool((column >= 0).all()) for column in gathered.T]
         counted, calls, *seen = gathered.sum(0).tolist()
-        if self._comm.rank == 0 and self._comm.world > 1:
+        if self._comm.rank == 0 and not alone:
             for name, sent, there in zip(("sockets", "interfaces"), seen, known[2:], strict=True):
                 if there and by_sockets and (what := _unlike(name, sent, counted, calls * self._comm.world)):
                     flag("bytes", what)
-        return told
+        return found
 
-    def _sockets(self) -> int | None:
-        if not self._comm.by_sockets or not any(self._last.values()):  # some kernels tell 0 of every socket
-            return None
-        return sum(sent - self._first.get(name, 0) for name, sent in self._last.items())
+    def _sent(self) -> dict[str, int | None]:
+        end = self._read()
+        sent = {name: _difference(end[name], start) for name, start in self._start.items()}
+        if sent["file_bytes"] is not None:
+            sent["file_bytes"] = max(0, sent["file_bytes"] - self._own_bytes)
+        sent["socket_bytes"] = None
+        if self._comm.by_sockets and any(self._last.values()):  # some kernels say 0 of every socket
+            sent["socket_bytes"] = sum(sent - self._first.get(name, 0) for name, sent in self._last.items())
+        earlier = self._earlier or dict.fromkeys(sent, 0)
+        return {
+            name: None if now is None or (before := earlier[name]) is None else before + now
+            for name, now in sent.items()
+        }
 
     def _read(self) -> dict[str, int | None]:
         counted = [self._comm.traffic.total(scope) for scope in ("setup", "epoch", "eval")]
-        interface = None
-        if self._interface is not None:
-            with suppress(OSError):
-                seen = psutil.net_io_counters(pernic=True, nowrap=False).get(self._interface)
-                interface = None if seen is None else seen.bytes_sent
+        interface = None if self._interface is None else _interface_bytes(self._interface)
         return {
             "counted_bytes": sum(volume.sent_bytes for volume in counted),
             "calls": sum(volume.calls for volume in counted),
-            "interface_bytes": interface,
+            "interface_bytes": None if interface is None else interface[0],
             "file_bytes": self._written(),
         }
 
     def _written(self) -> int | None:
         """Return the bytes that this process wrote to files, pipes and sockets, by `write` and `writev`."""
         with suppress(OSError, ValueError):
-            (told,) = re.findall(r"^wchar: (\d+)$", (self._proc / "io").read_text(), re.MULTILINE)
-            return int(told)
+            (found,) = re.findall(r"^wchar: (\d+)$", (self._proc / "io").read_text(), re.MULTILINE)
+            return int(found)
         return None
 
     def _open(self) -> Iterator[tuple[str, int]]:
@@ -407,18 +393,14 @@ def _difference(end: int | None, start: int | None) -> int | None:
     return None if end is None or start is None else end - start
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
-
-
 def _acknowledged(fd: int) -> int | None:
-    """Return the payload that the peer of a TCP socket of this process has acknowledged; None of other sockets."""
+    """Return the payload bytes that the peer of a TCP socket of this process has acknowledged; None of other ones."""
     with suppress(OSError):
         own = socket.socket(fileno=os.dup(fd))
         with own:
             if own.type == socket.SOCK_STREAM and own.family in (socket.AF_INET, socket.AF_INET6):
-                told = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED + 8)
-                return struct.unpack_from("=Q", told, _ACKED)[0] if len(told) >= _ACKED + 8 else None
+                info = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED + 8)
+                return struct.unpack_from("=Q", info, _ACKED)[0] if len(info) >= _ACKED + 8 else None
     return None
 
 
@@ -429,7 +411,101 @@ def _unlike(name: str, sent: int, counted: int, calls: int) -> str:
     """
     headers = calls * CALL_BYTES + SLACK_BYTES
     if name == "interfaces":
-        headers += FRAME * (calls + 2 * counted // SEGMENT)  # of full frames, and of words that they came
+        headers += FRAME * (calls + 2 * counted // SEGMENT)  # of full frames, and of their acknowledgements
     if (1 - OFF) * counted - SLACK_BYTES <= sent <= (1 + OFF) * counted + headers:
         return ""
     return f"{name} sent {sent:,} bytes, {counted:,} were counted"
+
+
+class TrafficCheck:
+    """Holds the counted bytes of the training epochs against the kernel's (`traffic: verify`).
+
+    On the loopback the interface carries every rank's traffic, and that of other programs; in a network
+    namespace of its own it carries this rank's alone.
+
+    `shaped`: the interface is this rank's own, in a network namespace, and nccl takes it too.
+
+    Attributes:
+        why_not: why nothing is compared: nccl moves bytes within a machine, or by its own adapters, past all
+            interfaces; None where they are.
+    """
+
+    def __init__(self, comm: Communicator, interface: str, *, shaped: bool = False) -> None:
+        self._comm, self._interface = comm, interface
+        self.why_not: str | None = None
+        if comm.world > 1 and not comm.by_sockets and not shaped:
+            self.why_not = (
+                "traffic: verify is not available: what nccl moves (NVLink, shared memory) passes no interface"
+            )
+        names = ("sent_bytes", "received_bytes", "counted_sent_bytes", "counted_received_bytes")
+        self._sums: dict[str, int | None] = dict.fromkeys(names, 0)
+
+    @contextmanager
+    def epoch(self) -> Iterator[None]:
+        """Add what is enclosed."""
+        if self.why_not is not None:
+            yield
+            self._sums |= dict.fromkeys(("sent_bytes", "received_bytes"))
+            return
+        before = self._read()
+        yield
+        after = self._read()
+        for name, total in self._sums.items():
+            more = _difference(after[name], before[name])
+            self._sums[name] = None if total is None or more is None else total + more
+
+    def state(self) -> dict[str, int | None]:
+        """Return the sums so far."""
+        return dict(self._sums)
+
+    def restore(self, state: dict[str, int | None]) -> None:
+        """Add to the sums of another process, by its `state`."""
+        self._sums = dict(state)
+
+    def report(self) -> dict[str, Any]:
+        """Return the record's rows: bytes that the kernel and that the trial counted, and the interface."""
+        return {**describe(self._interface), **self._sums, "why_not": self.why_not}
+
+    def _read(self) -> dict[str, int | None]:
+        """Return the interface's bytes, link-layer headers included, None if the kernel has none; and the counted."""
+        # Barriers keep set-up and evaluations of other ranks out of it; they are outside the epoch's time.
+        self._comm.barrier()
+        sent, received = _interface_bytes(self._interface) or (None, None)
+        self._comm.barrier()
+        counted = self._comm.traffic.total()
+        return {
+            "sent_bytes": sent,
+            "received_bytes": received,
+            "counted_sent_bytes": counted.sent_bytes,
+            "counted_received_bytes": counted.received_bytes,
+        }
+
+
+def _interface_bytes(interface: str) -> tuple[int, int] | None:
+    """Return the bytes that an interface sent and received; None if the kernel does not say."""
+    with suppress(OSError):
+        if (seen := psutil.net_io_counters(pernic=True, nowrap=False).get(interface)) is not None:
+            return seen.bytes_sent, seen.bytes_recv
+    return None
+
+
+def describe(interface: str) -> dict[str, Any]:
+    """Return the record's fields of an interface; `network` differs between interfaces of different namespaces."""
+    network = None
+    with suppress(OSError):
+        # A name for this network namespace that no other machine's has, and that reveals nothing of it.
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+        namespace = os.readlink("/proc/self/ns/net").encode()
+        network = hashlib.blake2b(boot + namespace, digest_size=4).hexdigest()
+
+    def sysfs(name: str) -> int | None:
+        with suppress(OSError, ValueError):
+            return int(Path("/sys/class/net", interface, name).read_text(), 0)
+        return None
+
+    return {
+        "interface": interface,
+        "network": network,
+        "loopback": bool((sysfs("flags") or 0) & 0x8),  # IFF_LOOPBACK
+        "mtu": sysfs("mtu"),
+    }

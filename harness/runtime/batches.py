@@ -18,7 +18,7 @@ from harness.graph.devices import kind_of
 from harness.graph.kernels import batch_seed
 from harness.metrics import Phase, Purpose
 from harness.runtime.clock import Clock
-from harness.runtime.comm import Communicator, Direction, Traffic, Turn
+from harness.runtime.comm import Communicator, Direction, OrderedWork, Traffic
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,19 +35,12 @@ _ORDER = 2**32 - 1  # the batch whose stream orders an epoch
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One step of a rank.
+    """One step of a rank."""
 
-    Attributes:
-        seed: of all that is drawn for it; of (seed, rank, epoch, batch) and nothing else.
-        targets: int64, nodes that it is made for; a sampler may have no use for them.
-        total: rows of all ranks that its loss is divided by.
-        common: seed of what all ranks draw alike; of (seed, epoch, batch) and nothing else.
-    """
-
-    seed: int
-    targets: NDArray[np.int64]
-    total: int
-    common: int
+    seed: int  # of every draw for it; of (seed, rank, epoch, batch) and nothing else
+    targets: NDArray[np.int64]  # int64, nodes that it is made for; a sampler may have no use for them
+    total: int  # rows of all ranks that its loss is divided by
+    common: int  # seed of what all ranks draw alike; of (seed, epoch, batch) and nothing else
 
 
 def common_order(worker: Worker, epoch: int, size: int) -> NDArray[np.int64]:
@@ -71,7 +64,7 @@ def node_batches(worker: Worker, epoch: int, batch_size: int) -> list[Batch]:
     """Return an epoch's batches of this rank's own training nodes, in an order of its own.
 
     A batch has `batch_size` targets; 0: all training nodes of the rank. All ranks take as many steps as the one
-    with the most training nodes needs; who has run out joins with an empty batch. A step's loss is the mean over
+    with the most training nodes needs; one that has run out joins with an empty batch. A step's loss is the mean over
     the targets of all ranks.
     """
     counts = worker.train_counts
@@ -98,7 +91,7 @@ def subgraph_size(size: int | None, usual: int, nodes: int) -> int:
 
 
 def whole_subgraphs(size: int | None, nodes: int) -> list[str]:
-    """Say that a `size` that was asked for (-1: all, which is meant) is no less than the nodes there are to draw."""
+    """Return a warning if the `size` of subgraphs (-1: all, on purpose) is no less than the number of nodes."""
     if size is None or size < nodes:
         return []
     return [f"size {size} is no less than the {nodes} nodes there are: every subgraph is the whole graph"]
@@ -110,19 +103,19 @@ def subgraph_batches(
     """Return an epoch's batches of subgraphs of the training graph, `size` nodes each, that every rank draws.
 
     An epoch has ceil(N / (P size)) steps: its subgraphs have as many nodes as the training graph, as in
-    GraphSAINT (Zeng et al., ICLR 2020, Algorithm 1), whatever they are drawn by. A rank's loss estimates the
+    GraphSAINT (Zeng et al., ICLR 2020, Algorithm 1), for every sampler. A rank's loss estimates the
     sum over all training nodes; the step's is the mean of the ranks'. `size` -1: all nodes, one step.
 
-    `total` is what the sum of the ranks' losses is divided by instead of P times all training nodes, `steps` the
-    number of steps instead of what the graph's size says.
+    `total`: divisor of the sum of the ranks' losses; default: P times all training nodes. `steps`: number of steps;
+    default: by the graph's size.
     """
     nodes = worker.view.topology.num_nodes
     if steps is None:
         steps = math.ceil(nodes / (worker.world * (nodes if size < 0 else min(size, nodes))))
     if total is None:
         total = worker.world * worker.train_total
-    nobody: NDArray[np.int64] = np.empty(0, np.int64)
-    return make_batches(worker, epoch, [nobody] * steps, [total] * steps)
+    no_targets: NDArray[np.int64] = np.empty(0, np.int64)
+    return make_batches(worker, epoch, [no_targets] * steps, [total] * steps)
 
 
 DrawnT = TypeVar("DrawnT")
@@ -133,9 +126,9 @@ LoadedT = TypeVar("LoadedT")
 class Loader(Generic[DrawnT, LoadedT]):
     """Two stages a batch: `draw`, and `fetch`, which every rank must join.
 
-    With a depth k > 0 the stages of the next k batches go on beside the training: draws in threads, fetches
+    With a depth k > 0 the stages of the next k batches go on during the training: draws in threads, fetches
     in a thread and a process group of their own, one after the other, so that ranks match. Time that the trainer
-    stands still for a batch is charged to `fetch`.
+    waits for a batch is charged to `fetch`.
 
     With a pool k > 0, and depth 0, the next k batches are drawn at once by threads whenever none is left, and the
     trainer waits (Algorithm 8 of Zeng et al., JPDC 2021); each is fetched at its step.
@@ -170,7 +163,7 @@ class Loader(Generic[DrawnT, LoadedT]):
             left = iter(batches)
             while chosen := list(islice(left, max(self._pool, 1))):
                 drawn = deque(self.fill(chosen))
-                while drawn:  # what is drawn is held by nobody here once it is trained on
+                while drawn:  # nothing here holds a drawn batch once it is trained on
                     yield self._fetch(drawn.popleft(), self._comm)
             return
         ahead: deque[tuple[Pending[DrawnT], Pending[LoadedT]]] = deque()
@@ -181,19 +174,17 @@ class Loader(Generic[DrawnT, LoadedT]):
         while ahead:
             yield self._wait(ahead)
 
-    def fill(self, batches: Sequence[Batch]) -> list[DrawnT]:
-        """Return what is drawn for `batches`, by the threads if there are any; the trainer waits."""
-
-        def draw(batch: Batch) -> DrawnT:
-            return self._draw(batch, self._comm)
-
-        return list(map(draw, batches) if self._filling is None else self._filling.map(draw, batches))
-
     def _start(
         self, batch: Batch, drawing: Background | DrawingThreads, fetching: Background
     ) -> tuple[Pending[DrawnT], Pending[LoadedT]]:
         drawn = drawing.run(lambda comm: self._draw(batch, comm))
         return drawn, fetching.run(lambda comm: self._fetch(drawn.result(), comm))
+
+    def fill(self, batches: Sequence[Batch]) -> list[DrawnT]:
+        """Return what is drawn for `batches`, by the threads if there are any; the trainer waits."""
+
+        run = map if self._filling is None else self._filling.map
+        return list(run(lambda batch: self._draw(batch, self._comm), batches))
 
     def _wait(self, ahead: deque[tuple[Pending[DrawnT], Pending[LoadedT]]]) -> LoadedT:
         """Return the next batch, and have the one after it exchange what it has to while this one is trained on."""
@@ -230,7 +221,7 @@ class Pending(Generic[T]):
     """Work under way; `count` is called when it is waited for.
 
     `admit`: to be called by the trainer, which has the work exchange from now on where ranks need one order of
-    collectives (see `Turns`); waiting for it does so, too.
+    collectives (see `CollectiveOrder`); waiting for it does so, too.
     """
 
     def __init__(
@@ -247,14 +238,14 @@ class Pending(Generic[T]):
         return self._future.result()
 
     def wait(self, phase: Phase = "comm") -> T:
-        """Return the result; the time stood still for it is charged to `phase`.
+        """Return the result; the time waited for it is charged to `phase`.
 
         On a GPU the memory of its tensors, which another stream may have made, is kept until this one is done with it.
         Raises what the work raised, such as a peer's connection that broke.
         """
         clock = self._comm.clock
         self.admit()
-        with clock.phase(phase), clock.standing_still() if phase == "comm" else nullcontext():
+        with clock.phase(phase), clock.waiting() if phase == "comm" else nullcontext():
             result = self._future.result()
         kind = kind_of(self._comm.device)
         if kind.has_streams:
@@ -279,7 +270,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 class DrawingThreads:
-    """Works beside the trainer, on several things at the same time, none of which needs another rank."""
+    """Threads that do several works at the same time during the training, none of which needs another rank."""
 
     def __init__(self, comm: Communicator, threads: int) -> None:
         self._comm, self._threads = comm, ThreadPoolExecutor(threads, "draws")
@@ -309,12 +300,12 @@ class DrawingThreads:
 
 
 class Background:
-    """Works beside the trainer, on one thing after the other in the order in which they were started.
+    """A thread that does one work after the other during the training, in the order in which they were started.
 
-    Every rank must make one at the same moment and start the same exchanges in the same order; what the
-    trainer exchanges meanwhile, and other Backgrounds, cannot be mixed up with them: they have a group of their own, or
-    with nccl `Turns`. Then transfers are started at once, other work exchanges when it is admitted. The time of the
-    transfers is the clock's busy time, without the wait for slower ranks in epochs that have barriers.
+    Every rank must make one at the same moment and start the same exchanges in the same order. Exchanges of the
+    trainer meanwhile, and of other Backgrounds, cannot be mixed up with them: they have a group of their own, or with
+    nccl a `CollectiveOrder`. Then transfers are started at once, other work exchanges when it is admitted. The time of
+    the transfers is the clock's busy time, without the wait for slower ranks in epochs that have barriers.
     """
 
     def __init__(self, comm: Communicator, name: str = "transfers") -> None:
@@ -325,7 +316,7 @@ class Background:
         self._stream = self._kind.new_stream()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._uncounted: list[Traffic] = []
-        self._waiting: deque[Turn] = deque()
+        self._waiting: deque[OrderedWork] = deque()
 
     def start(
         self,
@@ -357,14 +348,14 @@ class Background:
         self._uncounted.append(traffic)
         return self._submit(work, traffic, lambda: self._count(traffic))
 
-    def admit(self, last: Turn | None = None) -> None:
-        """Admit all that was started, up to the work that has the turn `last`; see `Pending`."""
-        turns = self._comm.turns
-        if turns is None or (last is not None and last not in self._waiting):
+    def admit(self, last: OrderedWork | None = None) -> None:
+        """Admit all that was started, up to the work `last`; see `Pending`."""
+        order = self._comm.order
+        if order is None or (last is not None and last not in self._waiting):
             return
         while self._waiting:
-            turns.admit(turn := self._waiting.popleft())
-            if turn is last:
+            order.admit(admitted := self._waiting.popleft())
+            if admitted is last:
                 return
 
     def synchronize(self) -> None:
@@ -377,7 +368,7 @@ class Background:
         self._uncounted.clear()
 
     def close(self) -> None:
-        """Wait for all that was started, count what nobody waited for as an epoch's, and end the thread."""
+        """Wait for all that was started, count what was not waited for as an epoch's, and end the thread."""
         self.admit()
         self._thread.shutdown()
         with self._comm.traffic.during("epoch"):
@@ -386,40 +377,40 @@ class Background:
         self._comm.give_back(self._aside)
 
     def _count(self, traffic: Traffic) -> None:
-        if traffic in self._uncounted:
+        if traffic in self._uncounted:  # or it was forgotten
             self._uncounted.remove(traffic)
             self._comm.traffic.absorb(traffic)
 
     def _submit(
         self, work: Callable[[Communicator], T], traffic: Traffic, count: Callable[[], None] = lambda: None
     ) -> Pending[T]:
-        turn, turns = Turn(), self._comm.turns
-        if turns is not None:
-            self._waiting.append(turn)
+        position, order = OrderedWork(), self._comm.order
+        if order is not None:
+            self._waiting.append(position)
         stream, aside, clock = self._stream, self._aside, self._clock
         ready = None if stream is None else self._kind.current_stream().record_event()
         aligned = self._comm.clock.aligned  # read here: when the thread comes to it, ranks may be in different epochs
 
         def do() -> T:
-            aside.traffic, clock.aligned, aside.turn = traffic, aligned, turn
+            aside.traffic, clock.aligned, aside.work = traffic, aligned, position
             with self._comm.clock.working(self._name), self._kind.on(stream):
                 if ready is not None and stream is not None:
                     stream.wait_event(ready)
                 try:
                     result = work(aside)
                 finally:
-                    if turns is not None:
-                        turns.end(turn)
+                    if order is not None:
+                        order.end(position)
                 if stream is not None:
                     stream.synchronize()
                 clock.settle()
             return result
 
-        return Pending(self._comm, self._thread.submit(do), count, lambda: self.admit(turn))
+        return Pending(self._comm, self._thread.submit(do), count, lambda: self.admit(position))
 
 
 class AsideClock(Clock):
-    """Of all phases only transfers count, as time that the trainer's clock was busy beside it.
+    """Of all phases only transfers count, as busy time of the trainer's clock.
 
     On a GPU a transfer is launched when its phase ends, and over where the stream is then: `settle` reads how long it
     took once the stream has been waited for.

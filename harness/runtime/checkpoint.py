@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.data.store import sync
+from harness.data.prepared import sync
 from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.runtime.run_config import TrainSpec
@@ -138,22 +138,16 @@ KEPT = 2
 DAMAGED = ".damaged"
 _NAME = re.compile(r"rank(\d+)-(\d+)-([0-9a-f]+)\.[0-9a-f]+" + re.escape(SUFFIX))
 
+# Returns the numbers of every rank; every rank must call, with equally many.
 OfAllRanks = Callable[[list[int]], list[list[int]]]
-"""Returns the numbers of every rank; every rank must call, with equally many."""
 
 
 class CheckpointPlace(Spec):
-    """Where the checkpoints of a trial are.
+    """Where the checkpoints of a trial are."""
 
-    Attributes:
-        directory: that all ranks see; only checkpoints of this trial, on these data and by this build, are in it.
-        lineage: hexadecimal digits that name this start of the ranks, the same on all machines.
-        resume: whether there may be any from an earlier start.
-    """
-
-    directory: Path
-    lineage: str
-    resume: bool
+    directory: Path  # that all ranks see; only checkpoints of this trial, on these data and by this build, are in it
+    lineage: str  # hexadecimal digits that name this start of the ranks, the same on all machines
+    resume: bool  # whether there may be any from an earlier start
 
     def shown(self) -> Path:
         """Return an empty file in the directory by which other machines see whether they see it."""
@@ -181,7 +175,7 @@ class Checkpoints:
     def due(self, done: int) -> bool:
         """Return whether one is due after `done` epochs, the same on all ranks; every rank must call.
 
-        Ranks' clocks differ: they tell each other how long it has been, and when to ask again. That is after half of
+        Ranks' clocks differ: they exchange how long it has been. The next exchange is after half of
         the epochs that the rest of the time is expected to take, so that short epochs do not pay for it.
         """
         if self.epochs is not None:
@@ -208,14 +202,14 @@ class Checkpoints:
         for path, _ in self._own()[KEPT:]:
             path.unlink(missing_ok=True)
 
-    def last(self, tell: Callable[[str], None]) -> tuple[int, Any] | None:
+    def last(self, report: Callable[[str], None]) -> tuple[int, Any] | None:
         """Return the epochs done and the state of the last checkpoint that every rank has; every rank must call.
 
-        None: there is none. One that is damaged is told, and set aside.
+        None: there is none. A damaged one is reported, and set aside.
         """
         if not self._place.resume:
             return None
-        whole = [(path, key) for path, key in self._own() if self._sound(path, tell)][:KEPT]
+        whole = [(path, key) for path, key in self._own() if self._sound(path, report)][:KEPT]
         keys = [number for _, key in whole for number in key]
         keys += [-1, 0] * (KEPT - len(whole))
         every = [set(zip(each[::2], each[1::2], strict=True)) for each in self._of_all_ranks(keys)]
@@ -246,12 +240,12 @@ class Checkpoints:
                     found.append((path, (int(parts[2]), int.from_bytes(lineage, "big"))))
         return sorted(found, key=lambda each: (each[1], each[0].name), reverse=True)
 
-    def _sound(self, path: Path, tell: Callable[[str], None]) -> bool:
+    def _sound(self, path: Path, report: Callable[[str], None]) -> bool:
         try:
             if is_whole(path):
                 return True
             path.rename(path.with_name(path.name + DAMAGED))
-            tell(f"checkpoint {path.name} is damaged: it is set aside")
+            report(f"checkpoint {path.name} is damaged: it is set aside")
         except OSError as error:
-            tell(f"checkpoint {path.name} cannot be read: {error.strerror}")
+            report(f"checkpoint {path.name} cannot be read: {error.strerror}")
         return False

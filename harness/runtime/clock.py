@@ -12,32 +12,36 @@ from typing import Any
 
 from harness.deferred import torch
 from harness.graph.devices import kind_of
-from harness.metrics import PHASES, Phase
+from harness.metrics import HOST_PHASES, PHASES, Phase
 
 
 @dataclass
 class EpochTime:
-    """What one epoch took on one rank, in seconds.
+    """Durations of one epoch on one rank, in seconds."""
 
-    Attributes:
-        wall_s: wall time.
-        phases: wall time by phase; `other` is what no phase covers. All 0 where only the whole is timed.
-        cpu_s: CPU time of this process, all its threads.
-        cpu: the same by the phase the trainer was in.
-        host: wall time of the host by the phase it was in; on a CPU that of `phases`. On a GPU the host runs ahead of
-            the device, and what it does itself, such as sampling, shows here alone.
-        busy_s: time in which exchanges were under way; with transfers beside the trainer more, or less, than
-            the phase `comm`, in which the trainer stood still for them.
-        barriers: barriers waited at; their time is the phase `wait`.
-    """
-
-    wall_s: float = 0.0
+    wall_s: float = 0.0  # wall time
+    # wall time by phase; `other` is what no phase covers. All 0 where only the whole is timed
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-    cpu_s: float = 0.0
+    cpu_s: float = 0.0  # CPU time of this process, all its threads
+    # the same by the phase the trainer was in
     cpu: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    # wall time of the host by the phase it was in; on a CPU that of `phases`. On a GPU the host runs ahead of the
+    # device, and what it does itself, such as sampling, shows here alone
     host: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    # time in which exchanges were under way; with transfers in the background more, or less, than the phase `comm`,
+    # in which the trainer waited for them
     busy_s: float = 0.0
-    barriers: int = 0
+    barriers: int = 0  # barriers waited at; their time is the phase `wait`
+
+    def columns(self, *, detailed: bool) -> dict[str, Any]:
+        """Return the record's columns of an epoch; None, not 0, where phases were not timed."""
+        metrics: dict[str, Any] = {f"time_{phase}_s": seconds for phase, seconds in self.phases.items()}
+        metrics |= {f"cpu_{phase}_s": seconds for phase, seconds in self.cpu.items()}
+        metrics |= {f"host_{phase}_s": self.host[phase] for phase in HOST_PHASES}
+        metrics |= {"comm_busy_s": self.busy_s, "comm_exposed_s": self.phases["comm"]}
+        if not detailed:
+            metrics = dict.fromkeys(metrics)
+        return metrics | {"cpu_s": self.cpu_s, "barriers": self.barriers}
 
 
 class Spans:
@@ -76,8 +80,8 @@ class Spans:
         self._since = now
 
 
+# Makes events of a device: with `record()`, and `elapsed_time(later)` in ms once both have happened.
 Events = Callable[[], Any]
-"""Makes events of a device: with `record()`, and `elapsed_time(later)` in ms once both have happened."""
 
 
 class Moments:
@@ -107,9 +111,6 @@ class Moments:
 class Clock:
     """Charges every moment of an epoch to the innermost open phase; opening a phase stops its parent.
 
-    On a GPU the moments are CUDA events, read once at the epoch's end, so that timing adds no
-    synchronisation inside an epoch. On a CPU they are `perf_counter` readings.
-
     Args:
         device: where the work is done.
         detailed: False times whole epochs only, phases cost nothing. May be changed between epochs.
@@ -117,20 +118,22 @@ class Clock:
 
     Attributes:
         aligned: whether ranks are to meet at a barrier before they communicate.
-        beside: what was done beside the trainer: its wall time and its thread's CPU time, by name.
+        background: wall time and CPU time of works in other threads than the trainer's, by name.
     """
 
     def __init__(self, device: torch.device, *, detailed: bool = True, events: Events | None = None) -> None:
         self._kind = kind_of(device)
+        # On a GPU moments are CUDA events, read once at the epoch's end, so that timing adds no synchronisation inside
+        # an epoch. On a CPU they are `perf_counter` readings.
         self.moments = Moments(events or (self._kind.event if self._kind.has_streams else None))
         self.detailed = detailed
         self._open: list[str] = []
         # Phase, and moment, host's time and CPU time from which on it is charged.
         self._marks: list[tuple[str, Any, float, float]] = []
-        self._stands: list[tuple[Any, Any]] = []
+        self._waits: list[tuple[Any, Any]] = []
         self._background_s, self._lock = 0.0, threading.Lock()
         self._barriers, self.aligned = 0, False
-        self.beside: dict[str, list[float]] = {}
+        self.background: dict[str, list[float]] = {}
 
     @property
     def current(self) -> str:
@@ -142,14 +145,14 @@ class Clock:
     def epoch(self, *, aligned: bool = False) -> Iterator[EpochTime]:
         """Time one epoch; the yielded record is filled in when the context ends.
 
-        `aligned`: the Communicator puts a barrier before each exchange, to tell waiting from transfer.
+        `aligned`: the Communicator puts a barrier before each exchange, to separate waiting from transfer.
         """
         record = EpochTime()
         self._barriers, self.aligned = 0, aligned
         with self._lock:
             self._background_s = 0.0
-        self._stands = []
-        self._synchronize()
+        self._waits = []
+        self._kind.synchronize()
         start, cpu = time.perf_counter(), time.process_time()
         if self.detailed:
             self._open, self._marks = ["other"], []
@@ -160,7 +163,7 @@ class Clock:
             if self.detailed:
                 self._mark("other")
             self._open, self.aligned = [], False
-            self._synchronize()
+            self._kind.synchronize()
             record.wall_s = time.perf_counter() - start
             record.cpu_s = time.process_time() - cpu
             self._charge(record)
@@ -181,28 +184,28 @@ class Clock:
 
     @contextmanager
     def working(self, name: str) -> Iterator[None]:
-        """Count what is enclosed as `beside` the trainer; in any thread but the trainer's."""
+        """Count what is enclosed as `background`; in any thread but the trainer's."""
         start, cpu = time.perf_counter(), time.thread_time()
         try:
             yield
         finally:
             wall, cpu = time.perf_counter() - start, time.thread_time() - cpu
             with self._lock:
-                before = self.beside.get(name, [0.0, 0.0])
-                self.beside[name] = [before[0] + wall, before[1] + cpu]
+                before = self.background.get(name, [0.0, 0.0])
+                self.background[name] = [before[0] + wall, before[1] + cpu]
 
     def met(self) -> None:
         """Count a barrier."""
         self._barriers += 1
 
     def transferred(self, seconds: float) -> None:
-        """Add a transfer that went on beside the trainer; any thread may call."""
+        """Add the seconds of a transfer in the background; any thread may call."""
         with self._lock:
             self._background_s += seconds
 
     @contextmanager
-    def standing_still(self) -> Iterator[None]:
-        """Tell of what part of the phase `comm` the trainer waited for transfers that `transferred` counts."""
+    def waiting(self) -> Iterator[None]:
+        """Note the part of the phase `comm` in which the trainer waits for transfers that `transferred` counts."""
         if not self._open:
             yield
             return
@@ -210,7 +213,7 @@ class Clock:
         try:
             yield
         finally:
-            self._stands.append((start, self.moments.now()))
+            self._waits.append((start, self.moments.now()))
 
     def _mark(self, phase: str) -> None:
         now = self.moments.now()
@@ -225,11 +228,8 @@ class Clock:
         if self._marks and self.moments.of_host:  # the same readings, so that the phases add up to the whole
             (_, _, start, cpu), (_, _, end, cpu_end) = self._marks[0], self._marks[-1]
             record.wall_s, record.cpu_s = end - start, cpu_end - cpu
-        stood = sum(self.moments.between(*stand) for stand in self._stands)
-        self._marks, self._stands = [], []
+        waited = sum(self.moments.between(*wait) for wait in self._waits)
+        self._marks, self._waits = [], []
         record.barriers = self._barriers
         with self._lock:
-            record.busy_s = max(0.0, record.phases["comm"] - stood) + self._background_s
-
-    def _synchronize(self) -> None:
-        self._kind.synchronize()
+            record.busy_s = max(0.0, record.phases["comm"] - waited) + self._background_s

@@ -5,25 +5,20 @@ Traffic is payload by purpose, layer, direction and peer.
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
 import threading
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-import psutil
 
 from harness.deferred import dist, torch
 from harness.graph.devices import kind_of, upload
 from harness.metrics import PURPOSES, Phase, Purpose
 from harness.runtime.clock import Clock
-from harness.runtime.job import Moves
+from harness.runtime.job import ProgressBeacon
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,15 +26,15 @@ if TYPE_CHECKING:
 Direction = Literal["forward", "backward", "none"]
 Scope = Literal["setup", "compile", "epoch", "eval"]
 
+# Purposes whose rows a lower precision of messages rounds: input features are sent as they were read.
 ROUNDED: tuple[Purpose, ...] = ("embedding", "gradient")
-"""Purposes whose rows a lower precision of messages rounds: input features are sent as they were read."""
 
 
 @dataclass(frozen=True)
 class Channel:
     """What a transfer was for; `layer` is -1 where none applies, `peer` is -1 for an all-reduce and a swap.
 
-    `overlapped`: it went on beside the trainer.
+    `overlapped`: it went on while the trainer computed.
     """
 
     scope: Scope
@@ -132,46 +127,46 @@ class Traffic:
             self.scope = before
 
 
-class Turn:
-    """The place, in a rank's order, of all that one work beside the trainer exchanges. `over`: it exchanges no more."""
+class OrderedWork:
+    """Work in another thread than the trainer's, with its position in a rank's order of collectives.
+
+    `over`: it exchanges no more.
+    """
 
     def __init__(self) -> None:
         self.over = False
 
 
-class Turns:
-    """Lets the trainer and works beside it start collectives in an order that is the same on all ranks.
+class CollectiveOrder:
+    """Starts collectives of several threads of a rank in an order that is the same on all ranks.
 
     A work's come after those that the trainer had started when it admitted the work, before the trainer's next ones,
-    and behind those of works that were admitted before. The trainer admits at the same places of its program on all
-    ranks, whatever their speeds, so that nothing need be agreed on.
+    and behind those of works that were admitted before. The trainer admits at the same points of its program on all
+    ranks, whatever their speeds, so that nothing need be agreed on (docs/design/collective-order.md).
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._admitted: deque[Turn] = deque()
+        self._admitted: deque[OrderedWork] = deque()
 
-    def admit(self, turn: Turn) -> None:
-        """Give a work its place; the trainer's thread alone may. A second call, or one after its end, does nothing."""
+    def admit(self, work: OrderedWork) -> None:
+        """Give a work its position, from the trainer's thread; a second call, or one after its end, does nothing."""
         with self._changed:
-            if not turn.over and turn not in self._admitted:
-                self._admitted.append(turn)
+            if not work.over and work not in self._admitted:
+                self._admitted.append(work)
                 self._changed.notify_all()
 
-    def take(self, turn: Turn | None) -> None:
+    def take(self, work: OrderedWork | None) -> None:
         """Wait until the work's next collective is to be started; None: until the trainer's is."""
         with self._changed:
-            if turn is None:
-                self._changed.wait_for(lambda: not self._admitted)
-            else:
-                self._changed.wait_for(lambda: bool(self._admitted) and self._admitted[0] is turn)
+            self._changed.wait_for(lambda: next(iter(self._admitted), None) is work)
 
-    def end(self, turn: Turn) -> None:
-        """Say that a work has started its last collective, or failed."""
+    def end(self, work: OrderedWork) -> None:
+        """Note that a work has started its last collective, or failed."""
         with self._changed:
-            turn.over = True
-            if turn in self._admitted:
-                self._admitted.remove(turn)
+            work.over = True
+            if work in self._admitted:
+                self._admitted.remove(work)
             self._changed.notify_all()
 
 
@@ -179,16 +174,22 @@ class Communicator:
     """A thin face on torch.distributed, gloo or nccl.
 
     With gloo and a GPU (several ranks on one device) tensors are staged through the host.
-    A group of one rank needs no process group and moves nothing. `group` is a process group of all ranks;
-    None: the one that they joined first. `timeout_s`: how long exchanges in groups made later wait for peers.
-    `message`: what values of embeddings and of their gradients are sent as by `exchange_rows`; None: as they are.
-    `moves`: is told when a collective begins and ends.
-    `turns`: of the communicator that this one is beside.
+    A group of one rank needs no process group and moves nothing.
+
+    Args:
+        rank, world: this rank, and the number of ranks.
+        device: of the tensors.
+        clock, traffic: what time is charged to, and what counts bytes.
+        group: process group of all ranks; None: the one that they joined first.
+        timeout_s: seconds that exchanges in groups made later wait for peers.
+        message: dtype in which `exchange_rows` sends embeddings and their gradients; None: as they are.
+        beacon: notes when a collective begins and ends.
+        order: of the communicator that this one was made from (`aside`).
 
     Attributes:
         by_sockets: whether all that passes here passes TCP sockets of this process.
-        turns: the order in which this rank's threads start collectives; None where that is no matter, as with gloo.
-        turn: the place in it of what this communicator exchanges; None: it is the trainer's.
+        order: the order in which this rank's threads start collectives; None where that is no matter, as with gloo.
+        work: the work whose position in it this communicator's exchanges have; None: the trainer's.
     """
 
     def __init__(
@@ -201,18 +202,18 @@ class Communicator:
         group: dist.ProcessGroup | None = None,
         timeout_s: float = 300,
         message: torch.dtype | None = None,
-        moves: Moves | None = None,
-        turns: Turns | None = None,
+        beacon: ProgressBeacon | None = None,
+        order: CollectiveOrder | None = None,
     ) -> None:
-        self.rank, self.world, self.device, self.message, self._moves = rank, world, device, message, moves
+        self.rank, self.world, self.device, self.message, self._beacon = rank, world, device, message, beacon
         self._timeout = timedelta(seconds=timeout_s)
         self.clock, self.traffic, self._group = clock, traffic, group
         self._gloo = self.by_sockets = world > 1 and dist.get_backend() == "gloo"
         self._kind = kind_of(device)
         self._staged = self._gloo and not self._kind.gloo_reads
         # Two of NCCL's communicators may wait for each other for ever, and so may ranks that disagree on an order.
-        self.turns = turns or (Turns() if world > 1 and not self._gloo else None)
-        self.turn: Turn | None = None
+        self.order = order or (CollectiveOrder() if world > 1 and not self._gloo else None)
+        self.work: OrderedWork | None = None
         self._spare: list[dist.ProcessGroup] = []
         self._divided: dict[str, dist.ProcessGroup] = {}
 
@@ -294,11 +295,9 @@ class Communicator:
         return rows.dtype if self.message is None or purpose not in ROUNDED else self.message
 
     def _swap(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-        """Send and receive at once; gloo's own all-to-all may send all before it lets the peer send.
-
-        A send waits for the peer's word that it is ready to receive, and that word must not queue behind the
-        peer's own data: so every receive is posted before any send (docs/design/networks.md).
-        """
+        """Send and receive at once; gloo's own all-to-all may send all before it lets the peer send."""
+        # A send waits for the peer's word that it is ready to receive, and that word must not queue behind the
+        # peer's own data: so every receive is posted before any send (docs/design/networks.md).
         peers = [(self.rank + shift) % self.world for shift in range(1, self.world)]
         work = [dist.irecv(targets[peer], peer, self._group) for peer in peers if len(targets[peer])]
         work += [dist.isend(sources[peer], peer, self._group) for peer in peers if len(sources[peer])]
@@ -311,26 +310,19 @@ class Communicator:
         """Return a communicator of the same ranks whose exchanges cannot be mixed up with this one's.
 
         Its traffic is its own. Every rank must call, at the same moment. A group that was given back is taken
-        again: its connections are made. Where there are `turns` it is this one's group, and they keep exchanges apart.
+        again: its connections are made. With an `order` it is this one's group, and that keeps exchanges apart.
         """
         group = self._group
-        if self.world > 1 and self.turns is None:
+        if self.world > 1 and self.order is None:
             group = self._spare.pop(0) if self._spare else dist.new_group(timeout=self._timeout)
         return Communicator(
-            self.rank,
-            self.world,
-            self.device,
-            clock,
-            Traffic(),
-            group,
-            message=self.message,
-            moves=self._moves,
-            turns=self.turns,
-        )
+            self.rank, self.world, self.device, clock, Traffic(), group,
+            message=self.message, beacon=self._beacon, order=self.order,
+        )  # fmt: skip
 
     def give_back(self, aside: Communicator) -> None:
         """Take back what `aside` returned, whose exchanges are over; every rank must call in the same order."""
-        if aside._group is not None and self.turns is None:
+        if aside._group is not None and self.order is None:
             self._spare.append(aside._group)
             aside._group = None
 
@@ -356,11 +348,11 @@ class Communicator:
             dist.barrier(self._group)
 
     def _collective(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._moves is None else self._moves.collective()
+        return nullcontext() if self._beacon is None else self._beacon.collective()
 
     def _take_turn(self) -> None:
-        if self.turns is not None:
-            self.turns.take(self.turn)
+        if self.order is not None:
+            self.order.take(self.work)
 
     def _align(self) -> None:
         """In an aligned epoch, wait until all ranks are here, so that the transfer is only a transfer."""
@@ -370,7 +362,7 @@ class Communicator:
             self.clock.met()
 
     def exchange_counts(self, counts: Sequence[int]) -> list[int]:
-        """Tell every rank q the number `counts[q]`; return what each told this one (8 bytes a peer)."""
+        """Send every rank q the number `counts[q]`; return the numbers that this one gets (8 bytes a peer)."""
         ones = [1] * self.world
         sent = upload(torch.tensor(counts, dtype=torch.int64), self.device)
         received: list[int] = self.exchange_rows(sent, ones, ones, purpose="control").tolist()
@@ -433,96 +425,3 @@ class Communicator:
                 if moved is not rows:
                     rows.copy_(moved, non_blocking=True)
         return rows
-
-
-class TrafficCheck:
-    """Holds the counted bytes of the training epochs against the kernel's (`traffic: verify`).
-
-    On the loopback the interface carries every rank's traffic, and that of other programs; in a network
-    namespace of its own it carries this rank's alone. Barriers before and after each epoch keep set-up and
-    evaluations out of it; they are outside the epoch's time.
-
-    `shaped`: the interface is this rank's own, in a network namespace, and nccl takes it too.
-
-    Attributes:
-        why_not: why nothing is compared: nccl moves bytes within a machine, or by its own adapters, past all
-            interfaces; None where they are.
-    """
-
-    def __init__(self, comm: Communicator, interface: str, *, shaped: bool = False) -> None:
-        self._comm, self._interface = comm, interface
-        self.why_not: str | None = None
-        if comm.world > 1 and not comm.by_sockets and not shaped:
-            self.why_not = (
-                "traffic: verify is not available: what nccl moves (NVLink, shared memory) passes no interface"
-            )
-        names = ("sent_bytes", "received_bytes", "counted_sent_bytes", "counted_received_bytes")
-        self._sums: dict[str, int | None] = dict.fromkeys(names, 0)
-
-    @contextmanager
-    def epoch(self) -> Iterator[None]:
-        """Add what is enclosed."""
-        if self.why_not is not None:
-            yield
-            self._sums |= dict.fromkeys(("sent_bytes", "received_bytes"))
-            return
-        before = self._read()
-        yield
-        after = self._read()
-        for name, total in self._sums.items():
-            start, end = before[name], after[name]
-            self._sums[name] = None if total is None or start is None or end is None else total + end - start
-
-    def state(self) -> dict[str, int | None]:
-        """Return the sums so far."""
-        return dict(self._sums)
-
-    def restore(self, state: dict[str, int | None]) -> None:
-        """Add to the sums of another process, by its `state`."""
-        self._sums = dict(state)
-
-    def report(self) -> dict[str, Any]:
-        """Return the record's rows: bytes that the kernel and that the trial counted, and the interface."""
-        return {**describe(self._interface), **self._sums, "why_not": self.why_not}
-
-    def _read(self) -> dict[str, int | None]:
-        """Return the interface's bytes, link-layer headers included, None if the kernel tells none; and the own."""
-        self._comm.barrier()
-        seen = None
-        with suppress(OSError):
-            seen = psutil.net_io_counters(pernic=True, nowrap=False).get(self._interface)
-        self._comm.barrier()
-        counted = self._comm.traffic.total()
-        return {
-            "sent_bytes": None if seen is None else seen.bytes_sent,
-            "received_bytes": None if seen is None else seen.bytes_recv,
-            "counted_sent_bytes": counted.sent_bytes,
-            "counted_received_bytes": counted.received_bytes,
-        }
-
-
-def describe(interface: str) -> dict[str, Any]:
-    """Return what a record says of an interface; `network` tells those of different namespaces apart."""
-    return {
-        "interface": interface,
-        "network": _network(),
-        "loopback": bool((_sysfs(interface, "flags") or 0) & 0x8),  # IFF_LOOPBACK
-        "mtu": _sysfs(interface, "mtu"),
-    }
-
-
-def _network() -> str | None:
-    """Return a name for this network namespace that no other machine's has, and that tells nothing of it."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
-        namespace = os.readlink("/proc/self/ns/net").encode()
-    except OSError:
-        return None
-    return hashlib.blake2b(boot + namespace, digest_size=4).hexdigest()
-
-
-def _sysfs(interface: str, name: str) -> int | None:
-    try:
-        return int(Path("/sys/class/net", interface, name).read_text(), 0)
-    except (OSError, ValueError):
-        return None

@@ -1,4 +1,4 @@
-"""What a method sends and what a rank needs of memory, by component, worked out from sizes.
+"""Cost models: bytes that a method sends and memory that a rank needs, by component, worked out from sizes.
 
 Memory is that which the tensors live in: the machine's on a CPU, the GPU's on a GPU. Left out are the
 interpreter and its libraries (some hundred MB a rank) and memory-mapped files, which are page cache that a
@@ -10,57 +10,36 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from harness.graph.spmm import triton_problem
 from harness.models.architecture import Architecture, eq3_values, evaluation_values, training_values
 from harness.models.layer import BlockSize
 from harness.runtime.evaluation import pieces
-from harness.runtime.optimizers import optimizer_of
-from harness.runtime.run_config import EVALUATION_MIB
+from harness.runtime.run_config import EVALUATION_MIB, MiniBatchOptions, NodeBatchOptions
 from harness.sampling.layerwise import Layers
 from harness.sampling.sample import per_layer
 
-if TYPE_CHECKING:
-    from harness.runtime.minibatch import MiniBatchOptions, NodeBatchOptions
-    from harness.runtime.worker import Worker
-
-
+# Bytes sent in an epoch by all ranks together, by purpose; a purpose that is not named has none.
 Bytes = dict[str, int]
-"""Bytes sent in an epoch by all ranks together, by purpose; a purpose that is not named has none."""
 
-IN_STRIPS = 4.0  # times `evaluation_mib`, what `Strips` have on the device at once: 3.0 was the most measured
+IN_CHUNKS = 4.0  # times `evaluation_mib`, the device memory of a `ChunkedEvaluation`: 3.0 was the most measured
 
 
 @dataclass(frozen=True)
 class BytesCase:
-    """What the bytes of an epoch depend on, besides the method and its options.
+    """What the bytes of an epoch depend on, besides the method and its options."""
 
-    Attributes:
-        epoch: 0-based.
-        parts: number of ranks P.
-        boundary: sum over ranks of |B_i|, the nodes of others with an edge into the rank's part.
-        nodes: of the graph that is trained on.
-        model: the replica.
-        steps: of the epoch, the same number on each rank.
-        stats: the epoch's `Step.stats`, summed over steps and ranks.
-        itemsize: bytes of a value.
-        message_itemsize: of an embedding's or gradient's, as it is sent; None: the same.
-        label_bytes: of a node's label: 8, or a value for each class.
-        weighted: edges have weights.
-    """
-
-    epoch: int
-    parts: int
-    boundary: int
-    nodes: int
-    model: Architecture
-    steps: int = 1
-    stats: Mapping[str, float] = field(default_factory=dict)
-    itemsize: int = 4
-    message_itemsize: int | None = None
-    label_bytes: int = 8
-    weighted: bool = False
+    epoch: int  # 0-based
+    parts: int  # number of ranks P
+    boundary: int  # sum over ranks of |B_i|, the nodes of others with an edge into the rank's part
+    nodes: int  # of the graph that is trained on
+    model: Architecture  # the replica
+    steps: int = 1  # of the epoch, the same number on each rank
+    stats: Mapping[str, float] = field(default_factory=dict)  # the epoch's `Step.stats`, summed over steps and ranks
+    itemsize: int = 4  # bytes of a value
+    message_itemsize: int | None = None  # of an embedding's or gradient's, as it is sent; None: the same
+    label_bytes: int = 8  # of a node's label: 8, or a value for each class
+    weighted: bool = False  # edges have weights
 
     @property
     def pairs(self) -> int:
@@ -73,7 +52,7 @@ class BytesCase:
         return self.itemsize if self.message_itemsize is None else self.message_itemsize
 
     def count(self, name: str) -> int:
-        """Return a metric of `stats` that counts something; 0 if no step told it."""
+        """Return a metric of `stats` that counts something; 0 if no step has it."""
         return int(self.stats.get(name, 0))
 
     def boundary_rows(
@@ -110,13 +89,16 @@ class BytesCase:
         """Return the bytes of a mini-batch method that sends input features only; see `MiniBatchMethod`.
 
         With `labels` the loss reads rows of other ranks, as many as inputs, whose labels are fetched; None if it
-        does with `storage: host`, where no metric tells how many. A row has `width` values; default: the input
+        does with `storage: host`, where no metric counts them. A row has `width` values; default: the input
         features'.
         """
         width = self.model.widths[0][0] if width is None else width
         row = self.itemsize * (width if options.feature_rate == 1 else max(1, round(width * options.feature_rate)))
-        peers = 8 * self.pairs * self.steps
-        drawn = self._asked_of_owners() if options.asks_owners else 0
+        peers, drawn = 8 * self.pairs * self.steps, 0
+        if options.asks_owners:  # draws with `topology: owner`, see `OwnedTopology`
+            questions = 24 * self.pairs * self.steps * (self.model.depth - 1)
+            neighbours = (8 if self.weighted else 4) * self.count("asked_neighbours")
+            drawn = questions + 4 * self.count("asked_nodes") + neighbours
         if options.storage == "host":
             copied = self.count("input_nodes") - self.count("cached_nodes")
             return None if labels else {"swap": copied * row, "control": drawn}
@@ -125,31 +107,20 @@ class BytesCase:
         asked = remote * (4 + self.label_bytes) + peers if labels else 0
         return {"feature": fetched * row, "control": 4 * fetched + peers + asked + drawn}
 
-    def _asked_of_owners(self) -> int:
-        """Return the bytes of draws with `topology: owner`; see `OwnedTopology`."""
-        questions = 24 * self.pairs * self.steps * (self.model.depth - 1)
-        neighbour = 8 if self.weighted else 4
-        return questions + 4 * self.count("asked_nodes") + neighbour * self.count("asked_neighbours")
 
-
+# Bytes by component; the sum is the rank's. One component may be negative: "layers, beside Eq. 3".
 Components = dict[str, int]
-"""Bytes by component; the sum is the rank's. One component may be negative: "layers, beside Eq. 3"."""
 
 
 @dataclass(frozen=True)
 class PartSize:
-    """A rank's part of a graph.
+    """A rank's part of a graph."""
 
-    Attributes:
-        inner, boundary: nodes.
-        edges: entries of the inner rows.
-        cut: those of them that come from boundary nodes.
-    """
-
+    # inner, boundary: nodes
     inner: int
     boundary: int
-    edges: int
-    cut: int
+    edges: int  # entries of the inner rows
+    cut: int  # those of them that come from boundary nodes
 
     def sampled(self, share: float) -> PartSize:
         """Return the part with a share of its boundary, and the same share of the cut edges."""
@@ -164,48 +135,28 @@ class PartSize:
 
 @dataclass(frozen=True)
 class MemoryCase:
-    """What the memory of a rank depends on, besides the method and its options.
+    """What the memory of a rank depends on, besides the method and its options."""
 
-    Attributes:
-        train: the rank's part of the graph that is trained on.
-        evaluated: its part of the graph that is evaluated on; None leaves evaluations out, as measured peaks do.
-        train_nodes: the rank's training nodes.
-        nodes, edges: of the whole graph that is trained on.
-        model: the replica.
-        parts: number of ranks.
-        itemsize: bytes of a value.
-        rounded: dense products keep their operands in bfloat16.
-        moments: vectors as long as the weights that the optimizer keeps (Adam 2).
-        inductive: `evaluated` is of another graph than `train`.
-        multilabel: a label is a row of classes.
-        weighted: edges have weights.
-        cuda: the tensors live on a GPU.
-        torch_engine: SpMM by torch, which keeps 4-byte pointers of its own, and values where there are none.
-        threads: of the rank; as many batches are drawn at a time.
-        evaluation_mib: of boundary rows that an evaluation receives at once.
-        least: where a method can only bound what it needs, give what it needs in any case, not the most.
-        most_edges: of so many rows of the graph, where it is there to be read.
-    """
-
-    train: PartSize
+    train: PartSize  # the rank's part of the graph that is trained on
+    # its part of the graph that is evaluated on; None leaves evaluations out, as measured peaks do
     evaluated: PartSize | None
-    train_nodes: int
+    train_nodes: int  # the rank's training nodes
+    # nodes, edges: of the whole graph that is trained on
     nodes: int
     edges: int
-    model: Architecture
-    parts: int = 1
-    itemsize: int = 4
-    rounded: bool = False
-    moments: int = 2
-    inductive: bool = False
-    multilabel: bool = False
-    weighted: bool = False
-    cuda: bool = False
-    torch_engine: bool = False
-    threads: int = 1
-    evaluation_mib: float = EVALUATION_MIB
-    least: bool = False
-    most_edges: Callable[[int], int] | None = None
+    model: Architecture  # the replica
+    parts: int = 1  # number of ranks
+    itemsize: int = 4  # bytes of a value
+    rounded: bool = False  # dense products keep their operands in bfloat16
+    moments: int = 2  # vectors as long as the weights that the optimizer keeps (Adam 2)
+    inductive: bool = False  # `evaluated` is of another graph than `train`
+    multilabel: bool = False  # a label is a row of classes
+    weighted: bool = False  # edges have weights
+    cuda: bool = False  # the tensors live on a GPU
+    torch_engine: bool = False  # SpMM by torch, which keeps 4-byte pointers of its own, and values where there are none
+    threads: int = 1  # of the rank; as many batches are drawn at a time
+    evaluation_mib: float = EVALUATION_MIB  # of boundary rows that an evaluation receives at once
+    most_edges: Callable[[int], int] | None = None  # of so many rows of the graph, where it is there to be read
 
     def full_graph(
         self, *, kept: float = 1, precompute: bool = False, transform_first: bool = False, stored: bool = True
@@ -231,7 +182,6 @@ class MemoryCase:
         peak = training_values(
             self.model, blocks, exchanged=self.parts > 1 and kept > 0, precompute=precompute,
             transform_first=transform_first, loss_rows=self.train_nodes, cuda=self.cuda, itemsize=self.itemsize,
-            least=self.least,
         )  # fmt: skip
         features = self.train.inner * self.model.widths[0][0] * self.itemsize
         whole = self.matrices(self.train.block) if sampled else 0
@@ -246,12 +196,12 @@ class MemoryCase:
         }
 
     def mini_batch(self, blocks: Sequence[BlockSize] = (), options: MiniBatchOptions | None = None) -> Components:
-        """Return the components of a method on mini-batches; without `blocks` nothing is said of a batch.
+        """Return the components of a method on mini-batches; without `blocks` those of a batch are left out.
 
         Layers as in `full_graph`, with a block's destinations for the inner nodes and its other sources for
         the boundary. "sampling" is the tables of the graph's nodes that samplers number their sources by, one
         for each thread that draws; "batches ahead" are the prefetched ones, their input rows included, or those of
-        the pool beside the one that is trained on.
+        the pool but for the one that is trained on.
 
         Args:
             blocks: sizes of the largest batch's blocks, input layer first.
@@ -273,7 +223,7 @@ class MemoryCase:
             sampled = sum(self.matrices(block) for block in {id(block): block for block in blocks}.values())
             peak = training_values(
                 self.model, blocks, exchanged=False, inputs_fetched=True, loss_rows=blocks[-1].dst,
-                cuda=self.cuda, itemsize=self.itemsize, least=self.least,
+                cuda=self.cuda, itemsize=self.itemsize,
             )  # fmt: skip
             components |= {
                 **self._layers(blocks, peak),
@@ -282,8 +232,8 @@ class MemoryCase:
             }
             if ahead or pool:
                 components["batches ahead"] = ahead * (sampled + blocks[0].src * row) + max(0, pool - 1) * sampled
-        in_strips = self.cuda and options is not None and options.storage == "host"
-        evaluation = self._evaluation(peak, stored=False, in_strips=in_strips)
+        in_chunks = self.cuda and options is not None and options.storage == "host"
+        evaluation = self._evaluation(peak, stored=False, in_chunks=in_chunks)
         return components | {"weights and optimizer": self._weights()} | evaluation
 
     def drawn(
@@ -315,10 +265,10 @@ class MemoryCase:
     def read_on_device(self, options: MiniBatchOptions) -> Components:
         """Return `drawn_on_device` of a layer all of whose destinations' edges are read, of which few are drawn.
 
-        Those may be all edges, which are numbered and sorted, or next to none. Of each node there are the factors of
+        Those may be all edges, which are numbered and sorted. Of each node there are the factors of
         the propagation, and what it adds to its own weight.
         """
-        components = self.drawn_on_device(0 if self.least else self.edges, options, entry=80)
+        components = self.drawn_on_device(self.edges, options, entry=80)
         return components | {"probabilities": 24 * self.nodes} if components else {}
 
     def subgraphs(self, options: MiniBatchOptions, size: int, *, chances: bool = True) -> Components:
@@ -332,8 +282,7 @@ class MemoryCase:
     def subgraph_blocks(self, size: int) -> list[BlockSize]:
         """Return bounds of a subgraph's blocks: `size` nodes (-1: all) and every edge there can be."""
         nodes = self.nodes if size < 0 else min(size, self.nodes)
-        edges = 0 if self.least else min(self.edges_of(nodes), nodes * nodes)
-        return [BlockSize(nodes, nodes, edges)] * self.model.depth
+        return [BlockSize(nodes, nodes, min(self.edges_of(nodes), nodes * nodes))] * self.model.depth
 
     def largest_blocks(
         self, rows: int, drawn: Sequence[int], *, each: bool, layers: Layers = "nested"
@@ -341,17 +290,18 @@ class MemoryCase:
         """Return bounds of a batch's blocks, input layer first, for `rows` targets.
 
         In a layer `drawn` nodes (input layer first; negative: all there are) are drawn for `each` destination, or
-        for all of them together, in which case `layers` (see `LayerSampler`) says what else are sources. Of its nodes
-        only bounds are known: at most what is drawn, and never more than the graph has; at least those that are
-        sources in any case (whose draws may all coincide).
+        for all of them together, in which case `layers` (see `LayerSampler`) says what else are sources: no two draws
+        coincide, but there are never more nodes than the graph has.
         """
         blocks, targets = list[BlockSize](), rows
         for number in reversed(drawn):
-            nodes = self.nodes if number < 0 else min(self.nodes, rows * number if each else number + _spread(number))
+            # Independent draws of so many expected are at most 5 standard deviations above that.
+            together = number + math.ceil(5 * math.sqrt(max(number, 0)))
+            nodes = self.nodes if number < 0 else min(self.nodes, rows * number if each else together)
             entries = min(self.edges_of(rows), rows * number if number >= 0 else self.edges)
             certain = {"nested": rows, "public": targets, "paper": 0}[layers]
             most = max(certain, min(self.nodes, certain + nodes))
-            blocks.append(BlockSize(rows, certain, 0) if self.least else BlockSize(rows, most, entries))
+            blocks.append(BlockSize(rows, most, entries))
             rows = blocks[-1].src
         return blocks[::-1]
 
@@ -377,18 +327,14 @@ class MemoryCase:
     def _layers(self, blocks: Sequence[BlockSize], peak: int) -> Components:
         eq3 = eq3_values(self.model, blocks)
         found = {"layers (Eq. 3)": eq3 * self.itemsize, "layers, beside Eq. 3": (peak - eq3) * self.itemsize}
-        return found | ({"bfloat16 operands": 2 * self._operands(blocks)} if self.rounded else {})
-
-    def _operands(self, blocks: Sequence[BlockSize]) -> int:
-        """Return the values that products have in bfloat16: what all keep, and the result of the widest.
-
-        The float32 rows that they were are counted with the layers, even where nothing but a product would keep them.
-        """
-        if self.least:
-            return 0
-        sizes = [(block.dst + block.src, *pair) for block, pair in zip(blocks, self.model.widths, strict=True)]
-        sizes += [(blocks[-1].dst, *pair) for pair in self.model.linear_widths]
-        return sum(rows * inputs for rows, inputs, _ in sizes) + max(rows * max(pair) for rows, *pair in sizes)
+        if self.rounded:
+            # Products keep their operands in bfloat16, and the widest has its result. The float32 rows that they were
+            # are counted with the layers, even where nothing but a product would keep them.
+            sizes = [(block.dst + block.src, *pair) for block, pair in zip(blocks, self.model.widths, strict=True)]
+            sizes += [(blocks[-1].dst, *pair) for pair in self.model.linear_widths]
+            operands = sum(rows * inputs for rows, inputs, _ in sizes) + max(rows * max(pair) for rows, *pair in sizes)
+            found["bfloat16 operands"] = 2 * operands
+        return found
 
     def _labels(self, rows: int) -> int:
         return rows * (self.model.outputs * self.itemsize if self.multilabel else 8)
@@ -396,17 +342,17 @@ class MemoryCase:
     def _weights(self) -> int:
         return (2 + self.moments) * self.itemsize * self.model.num_weights
 
-    def _evaluation(self, training: int, *, stored: bool, in_strips: bool = False) -> Components:
-        """What an evaluation needs beyond the training that it interrupts, whose layers are free by then.
+    def _evaluation(self, training: int, *, stored: bool, in_chunks: bool = False) -> Components:
+        """Return the memory of an evaluation beyond the training that it interrupts, whose layers are free by then.
 
         It receives boundary rows piece by piece (`WholeBlock`), and reads all edges anew unless they are `stored`.
-        `in_strips`: the device has some rows and edges at a time (`Strips`), and the labels of all splits.
+        `in_chunks`: the device has some rows and edges at a time (`ChunkedEvaluation`), and the labels of all splits.
         """
         part = self.evaluated
         if part is None:
             return {}
-        if in_strips:
-            at_once = min(round(IN_STRIPS * self.evaluation_mib * 2**20), self.evaluation_values * self.itemsize)
+        if in_chunks:
+            at_once = min(round(IN_CHUNKS * self.evaluation_mib * 2**20), self.evaluation_values * self.itemsize)
             return {"evaluation": max(0, at_once - training * self.itemsize) + self._labels(part.inner)}
         own = 0 if stored and self._pieces(part) == 1 else self.matrices(part.block, transposed=False)
         labels = self._labels(part.inner) if self.inductive else 0
@@ -426,35 +372,6 @@ class MemoryCase:
         return pieces(part.boundary, self.model.widest_evaluated * self.itemsize, self.evaluation_mib)
 
 
-def case_of(worker: Worker) -> MemoryCase:
-    """Return the case of a rank that runs, from its real sizes, evaluations left out."""
-    partition, train = worker.partition, worker.job.config.train
-    # The table is there already; the structure would have to be read to count.
-    row = partition.meta["table"][worker.rank]
-    return MemoryCase(
-        train=PartSize(row["inner"], row["boundary"], row["edges"], row["edges_cut"]),
-        evaluated=None,
-        train_nodes=int(worker.train_rows.numel()),
-        nodes=partition.meta["nodes"],
-        edges=partition.meta["edges"],
-        model=worker.model,
-        parts=worker.world,
-        itemsize=worker.dtype.itemsize,
-        rounded=worker.model.rounded,
-        moments=optimizer_of(train, worker.job.config.plugins.get("optimizer")).moments,
-        multilabel=worker.multilabel,
-        weighted=partition.meta["weighted"],
-        cuda=worker.device.type == "cuda",
-        torch_engine=uses_torch(train.spmm, worker.device.type),
-        threads=worker.job.threads,
-    )
-
-
 def uses_torch(spmm: str, device: str) -> bool:
-    """Return whether products are torch's, as far as this machine tells what ranks have installed."""
+    """Return whether products are torch's, taking this machine's installation for the ranks'."""
     return spmm == "torch" or (spmm == "auto" and device != "cpu" and triton_problem() is not None)
-
-
-def _spread(drawn: int) -> int:
-    """Return how far independent draws of so many expected are above that, at most: 5 standard deviations."""
-    return math.ceil(5 * math.sqrt(drawn))

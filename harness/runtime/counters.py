@@ -1,19 +1,25 @@
-"""What the kernel and the drivers count of a rank: memory, processor time, energy."""
+"""Counters of the kernel and the drivers: memory of a rank and its heap, a GPU, energy, load of the cores."""
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import re
+import resource
+import sys
 import time
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
 from harness.deferred import torch
+from harness.graph.devices import kind_of
 
 T = TypeVar("T")
 
@@ -40,7 +46,7 @@ class Reasons:
             self.why.setdefault(metric, reason)
 
     def attempt(self, read: Callable[[], T], *metrics: str) -> T | None:
-        """Return what `read` returns; None if it raises `Absent` or all of `metrics` were given up before."""
+        """Return the result of `read`; None if it raises `Absent` or all of `metrics` were given up before."""
         if all(metric in self.why for metric in metrics):
             return None
         try:
@@ -50,12 +56,12 @@ class Reasons:
             return None
 
 
+# Why a driver holds a GPU's clock down, by the ends of the names of NVML's constants; not that it idles, nor that its
+# clocks were set.
 SLOWED = {
     "SwPowerCap": "power cap", "HwSlowdown": "hardware slowdown", "SyncBoost": "sync boost",
     "SwThermalSlowdown": "heat", "HwThermalSlowdown": "heat (hardware)", "HwPowerBrakeSlowdown": "power brake",
 }  # fmt: skip
-"""Why a driver holds a GPU's clock down, by the ends of the names of NVML's constants; not that it idles, nor that
-somebody set its clocks."""
 
 
 class Gpu:
@@ -64,7 +70,7 @@ class Gpu:
     Args:
         api: the module `pynvml`, initialised.
         handle: NVML's handle of the device.
-        what: what errors are said of.
+        what: the device's kind, for errors.
 
     Raises (all methods):
         Absent: the driver does not give the metric for this device.
@@ -75,61 +81,58 @@ class Gpu:
 
     def memory(self) -> int | None:
         """Return the bytes that this process holds on the device; None if it is not listed (yet)."""
-        processes = self._ask(self._api.nvmlDeviceGetComputeRunningProcesses)
+        processes = self._ask("nvmlDeviceGetComputeRunningProcesses")
         own = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
         if not own:
             return None
         if own[0] is None:
-            raise Absent(f"NVML ({self._what}): memory is not told by process")
+            raise Absent(f"NVML ({self._what}): memory is not given by process")
         return int(own[0])
 
     def device_memory(self) -> int:
-        """Return the bytes in use on the device, whoever uses them."""
-        return int(self._ask(self._api.nvmlDeviceGetMemoryInfo).used)
+        """Return the bytes in use on the device, by any process."""
+        return int(self._ask("nvmlDeviceGetMemoryInfo").used)
 
     def clock(self) -> float:
         """Return the clock of the multiprocessors in MHz."""
-        return float(self._ask(lambda handle: self._api.nvmlDeviceGetClockInfo(handle, self._api.NVML_CLOCK_SM)))
+        return float(self._ask("nvmlDeviceGetClockInfo", self._api.NVML_CLOCK_SM))
 
     def slowed(self) -> tuple[str, ...]:
         """Return why the clock is held down now, in words of `SLOWED`; () if it is not."""
-        bits = self._ask(self._api.nvmlDeviceGetCurrentClocksThrottleReasons)
+        bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         flags = {said: getattr(self._api, f"nvmlClocksThrottleReason{end}", 0) for end, said in SLOWED.items()}
         return tuple(said for said, bit in flags.items() if bits & bit)
 
     def limits(self) -> dict[str, float | None]:
-        """Return the power cap and its default (W), and the highest clocks (MHz); None of what is not told."""
-        api = self._api
-        asked: dict[str, Callable[[], float]] = {
-            "power_cap_w": lambda: self._ask(api.nvmlDeviceGetEnforcedPowerLimit) / 1e3,
-            "power_default_w": lambda: self._ask(api.nvmlDeviceGetPowerManagementDefaultLimit) / 1e3,
-            "clock_max_mhz": lambda: self._ask(lambda own: api.nvmlDeviceGetMaxClockInfo(own, api.NVML_CLOCK_SM)),
-            "memory_clock_max_mhz": lambda: self._ask(
-                lambda own: api.nvmlDeviceGetMaxClockInfo(own, api.NVML_CLOCK_MEM)
-            ),
+        """Return the power cap and its default (W), and the highest clocks (MHz); None where they are not known."""
+        api, absent = self._api, Reasons()
+        functions = {
+            "power_cap_w": lambda: self._ask("nvmlDeviceGetEnforcedPowerLimit") / 1e3,
+            "power_default_w": lambda: self._ask("nvmlDeviceGetPowerManagementDefaultLimit") / 1e3,
+            "clock_max_mhz": lambda: self._ask("nvmlDeviceGetMaxClockInfo", api.NVML_CLOCK_SM),
+            "memory_clock_max_mhz": lambda: self._ask("nvmlDeviceGetMaxClockInfo", api.NVML_CLOCK_MEM),
         }
-        absent = Reasons()
-        return {name: absent.attempt(read, name) for name, read in asked.items()}
+        return {name: absent.attempt(read, name) for name, read in functions.items()}
 
     def utilisation(self) -> float:
         """Return the share of time (0..1) with a kernel running, over the driver's last 1/6 to 1 s."""
-        return float(self._ask(self._api.nvmlDeviceGetUtilizationRates).gpu) / 100
+        return float(self._ask("nvmlDeviceGetUtilizationRates").gpu) / 100
 
     def power(self) -> float:
-        """Return the device's power in watts, whoever uses it."""
-        return float(self._ask(self._api.nvmlDeviceGetPowerUsage)) / 1e3
+        """Return the device's power in watts, of all processes."""
+        return float(self._ask("nvmlDeviceGetPowerUsage")) / 1e3
 
     def energy(self) -> float:
-        """Return the device's energy in joules since the driver was loaded, whoever used it."""
-        return float(self._ask(self._api.nvmlDeviceGetTotalEnergyConsumption)) / 1e3
+        """Return the device's energy in joules since the driver was loaded, of all processes."""
+        return float(self._ask("nvmlDeviceGetTotalEnergyConsumption")) / 1e3
 
     def close(self) -> None:
         """Release NVML."""
         self._api.nvmlShutdown()
 
-    def _ask(self, function: Callable[[Any], T]) -> T:
+    def _ask(self, function: str, *arguments: Any) -> Any:
         try:
-            return function(self._handle)
+            return getattr(self._api, function)(self._handle, *arguments)
         except self._api.NVMLError as error:
             raise Absent(f"NVML ({self._what}): {error}") from None
 
@@ -177,7 +180,7 @@ def find_gpu(api: Any, uuid: str, index: int) -> Gpu:
 
 
 def read_text(path: Path) -> str:
-    """Return what a file of /proc or /sys says now.
+    """Return the present text of a file of /proc or /sys.
 
     Raises:
         Absent: it cannot be read.
@@ -203,7 +206,7 @@ def proportional_size(proc: Path) -> int:
 
 
 class PackageEnergy:
-    """Energy of all processor packages of the machine, whoever uses them (RAPL, also AMD's).
+    """Energy of all processor packages of the machine, of all processes (RAPL, also AMD's).
 
     Only zones called package-N count: sub-zones are not zones of their own, and `psys` holds the packages. https://docs.kernel.org/power/powercap/powercap.html
 
@@ -231,6 +234,175 @@ class PackageEnergy:
         return [int(read_text(package / name)) for package in self._packages]
 
 
+PROC = Path("/proc/self")
+THRESHOLD = "MALLOC_MMAP_THRESHOLD_"
+OUTSIDE_BYTES = 2**20
+_MMAP_THRESHOLD = -3  # of mallopt
+
+
+def trim_heap() -> None:
+    """Have the C library's heap return its free memory to the kernel, where it is glibc's."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+@contextmanager
+def outside_heap() -> Iterator[None]:
+    """Have blocks from 1 MiB on allocated outside of the heap: each goes back as a whole when it is freed.
+
+    Does nothing where no environment variable says what holds again afterwards.
+    """
+    # A rank's heap keeps what an epoch frees (`harness.launch.process.DEFAULTS`), because the next one needs the same.
+    # What is made before stays or is needed once: in the heap it would leave holes that little fits into.
+    after = os.environ.get(THRESHOLD, "")
+    option = getattr(ctypes.CDLL(None), "mallopt", None) if after.isdecimal() else None
+    if option is None:
+        yield
+        return
+    option(_MMAP_THRESHOLD, OUTSIDE_BYTES)
+    try:
+        yield
+    finally:
+        option(_MMAP_THRESHOLD, min(int(after), 2**31 - 1))  # an int; the variable's own limit is that of a size
+
+
+class _Peak(ABC):
+    """A peak of memory in bytes, which pauses can be left out of."""
+
+    source: str
+    _peak = 0
+
+    def bytes(self) -> int:
+        """Peak so far, in bytes."""
+        return max(self._peak, self._read())
+
+    def at_least(self, peak: int) -> None:
+        """Count a peak of another process."""
+        self._peak = max(self._peak, peak)
+
+    @abstractmethod
+    def _read(self) -> int:
+        """Return the peak since the last reset."""
+
+
+class ResidentPeak(_Peak):
+    """Peak resident set of this process, in bytes.
+
+    On Linux VmHWM, reset after each pause (what was freed is given back first). Elsewhere, or where the
+    kernel refuses the reset: `ru_maxrss`, pauses included.
+    """
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._status, self._clear = proc / "status", proc / "clear_refs"
+        self.source = "VmHWM" if self._reset() else "ru_maxrss"
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave what is enclosed out of the peak."""
+        self._peak = self.bytes()
+        try:
+            yield
+        finally:
+            if self.source == "VmHWM":
+                trim_heap()
+                self._reset()
+
+    def mapped(self) -> int | None:
+        """Bytes of mapped files that are resident now; None where the kernel does not say."""
+        return self._line("RssFile") if self.source == "VmHWM" else None
+
+    def _line(self, name: str) -> int:
+        line = next(x for x in self._status.read_text().splitlines() if x.startswith(f"{name}:"))
+        return int(line.split()[1]) * 1024
+
+    def _read(self) -> int:
+        if self.source == "VmHWM":
+            return self._line("VmHWM")
+        scale = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+    def _reset(self) -> bool:
+        try:
+            self._clear.write_text("5")
+        except OSError:
+            return False
+        return True
+
+
+class AllocatorPeak(_Peak):
+    """Peak of what torch's CUDA allocator handed out (`max_memory_allocated`), in bytes."""
+
+    source = "CUDA allocator"
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._kind = device, kind_of(device)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave what is enclosed out of the peak; memory that it made the allocator keep is given back."""
+        # Without that, the driver's metric would hold an evaluation's memory for the rest of the training.
+        self._peak = self.bytes()
+        kept = self._kind.reserved(self._device)
+        try:
+            yield
+        finally:
+            if self._kind.reserved(self._device) > kept:
+                self._kind.give_back()
+            self._kind.reset_peak(self._device)
+
+    def _read(self) -> int:
+        return self._kind.peak(self._device)
+
+
+class PeakMemory:
+    """Peak of a rank's memory over its training, evaluations left out where the kernel allows.
+
+    Attributes:
+        resident: the process's peak resident set.
+        allocator: the peak of torch's CUDA allocator; None without a GPU.
+        source: where `bytes` comes from: the allocator on a GPU, else the resident set.
+        base: `bytes` when this was made: of a rank, what interpreter and libraries hold before its data.
+    """
+
+    def __init__(self, device: torch.device, proc: Path = PROC) -> None:
+        self.resident = ResidentPeak(proc)
+        self.allocator = AllocatorPeak(device) if kind_of(device).has_allocator else None
+        self._main: _Peak = self.allocator or self.resident
+        self.source, self.base, self._mapped = self._main.source, self._main.bytes(), self.resident.mapped()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave what is enclosed out of the peaks."""
+        with self.resident.paused(), self.allocator.paused() if self.allocator else nullcontext():
+            yield
+
+    def bytes(self) -> int:
+        """Peak so far, in bytes."""
+        return self._main.bytes()
+
+    def mapped(self) -> int | None:
+        """Bytes by which resident pages of mapped files have grown, which are in `bytes`; None where they are not."""
+        # They are the page cache's, one copy a machine, and go when memory is short. They hardly ever become fewer
+        # otherwise, so that they are read when the training has ended.
+        found = self.resident.mapped()
+        return None if self.allocator or found is None or self._mapped is None else max(0, found - self._mapped)
+
+    def state(self) -> dict[str, int]:
+        """Return base and peaks so far."""
+        allocator = {"allocator": self.allocator.bytes()} if self.allocator else {}
+        return {"base": self.base, "resident": self.resident.bytes()} | allocator
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Take the base of another process, and its peaks where they are higher, by its `state`."""
+        self.base = state["base"]
+        self.resident.at_least(state["resident"])
+        if self.allocator:
+            self.allocator.at_least(state["allocator"])
+
+
+# The kernel counts a core's time in ticks of 10 ms, longer than many an epoch: what is read are windows, and an epoch
+# has the mean of those that it lies in.
 WINDOW_S = 0.5
 LEAST_S = 0.2  # a last window that is shorter says nothing: a tick is 5 % of it
 TICKS_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -239,31 +411,23 @@ COLUMNS = ("busy_cores", "own_cores", "steal_cores", "throttled", "thermal_throt
 
 @dataclass(frozen=True)
 class Reading:
-    """What the counters say at a moment; None what cannot be read.
+    """Readings of a moment; None where a counter cannot be read."""
 
-    Attributes:
-        at: the moment, of `time.perf_counter`.
-        busy, stolen: s that the cores worked, for whomever but interrupts, and that the machine's host took from them.
-        own: CPU s of this process, and of its children that ended.
-        throttled: s in which the control group's quota stopped it.
-        thermal: times that heat has slowed the cores down.
-        mhz: mean clock of the cores now.
-    """
-
-    at: float
+    at: float  # the moment, of `time.perf_counter`
+    # busy, stolen: s that the cores worked, for any process but not for interrupts, and that the host took from them
     busy: float | None
     stolen: float | None
-    own: float
-    throttled: float | None
-    thermal: int | None
-    mhz: float | None
+    own: float  # CPU s of this process, and of its children that ended
+    throttled: float | None  # s in which the control group's quota stopped it
+    thermal: int | None  # times that heat has slowed the cores down
+    mhz: float | None  # mean clock of the cores now
 
 
 class Load:
-    """Reads the load of the cores that this process may use, window by window, and says what epochs had of it.
+    """Load of the cores that this process may use, window by window, and the part of it that falls into epochs.
 
-    One thread looks, another tells of its epochs. A process that may run on more than `most` cores is not pinned: it
-    has none of them for itself, and others' load there is not told. `root` is where the kernel's files are.
+    One thread looks, another asks for its epochs. A process that may run on more than `most` cores is not pinned: it
+    has none of them for itself, and others' load there is not counted. `root` is where the kernel's files are.
     """
 
     def __init__(
@@ -272,8 +436,10 @@ class Load:
         self._root, self._clock, self._lock = root, clock, Lock()
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         self.cores = cores if most is None or len(cores) <= most else []
-        self.machine = _machine(root)
-        self._group = _group(root)
+        boot = self._text("proc/sys/kernel/random/boot_id")
+        self.machine = None if boot is None else hashlib.blake2b(boot.encode(), digest_size=4).hexdigest()
+        groups = re.findall(r"^0::/*(.*)$", self._text("proc/self/cgroup") or "", re.MULTILINE)  # of version 2
+        self._group = f"sys/fs/cgroup/{groups[0]}/cpu.stat" if groups else None
         self._last = self._read()
         self._windows: list[tuple[float, float, dict[str, float | None]]] = []
 
@@ -288,7 +454,7 @@ class Load:
             self._last = now
 
     def of(self, start: float, end: float) -> dict[str, float | None]:
-        """Return `COLUMNS` of an epoch between two moments: means over the windows, by what they share with it.
+        """Return `COLUMNS` of an epoch between two moments: means over the windows, weighted by their overlap with it.
 
         `busy_cores`, `own_cores`, `steal_cores`: cores busy with anything, with this process, and taken by the host;
         `throttled`: share of the time; `thermal_throttles`: of the windows, summed; `cpu_mhz`. None where no window
@@ -301,81 +467,50 @@ class Load:
         result: dict[str, float | None] = dict.fromkeys(COLUMNS)
         for name in COLUMNS if found else ():
             values = [(weight, value) for weight, rates in found if (value := rates[name]) is not None]
-            if len(values) == len(found):
-                whole = sum(weight for weight, _ in values) if name != "thermal_throttles" else 1
-                weighed = ((weight if name != "thermal_throttles" else 1) * value for weight, value in values)
-                result[name] = sum(weighed) / whole
+            if len(values) == len(found) and name == "thermal_throttles":
+                result[name] = sum(value for _, value in values)
+            elif len(values) == len(found):
+                result[name] = sum(weight * value for weight, value in values) / sum(weight for weight, _ in values)
         return result
 
     def report(self) -> dict[str, Any]:
-        """Return what tells whose load this is: the machine, in a name that tells nothing of it, and the cores."""
+        """Return whose load this is: the machine, in a name that reveals nothing of it, and the cores."""
         return {"machine": self.machine, "cores": self.cores, "window_s": WINDOW_S}
 
     def _read(self) -> Reading:
         at, children = self._clock(), os.times()
-        busy, stolen = self._ticks()
+        wanted, busy, stolen = {f"cpu{core}" for core in self.cores}, None, None
+        rows = [line.split() for line in (self._text("proc/stat") or "").splitlines() if line.startswith("cpu")]
+        ticks = [list(map(int, row[1:9])) for row in rows if row[0] in wanted and len(row) > 8]
+        if ticks and len(ticks) == len(wanted):
+            # User, nice, system; and steal. Interrupts are left out: those of the own traffic are no other load.
+            busy, stolen = sum(sum(row[:3]) for row in ticks) / TICKS_S, sum(row[7] for row in ticks) / TICKS_S
+        group = self._text(self._group) if self._group else None
+        quota = dict(line.split() for line in (group or "").splitlines())
+        heat, clocks = (
+            [int(text) for core in self.cores if (text := self._text(f"sys/devices/system/cpu/cpu{core}/{name}"))]
+            for name in ("thermal_throttle/core_throttle_count", "cpufreq/scaling_cur_freq")
+        )
         return Reading(
             at, busy, stolen, time.process_time() + children.children_user + children.children_system,
-            self._throttled(), self._thermal(), self._mhz(),
+            int(quota["throttled_usec"]) / 1e6 if "throttled_usec" in quota else None,
+            sum(heat) if heat else None, sum(clocks) / len(clocks) / 1e3 if clocks else None,
         )  # fmt: skip
 
-    def _ticks(self) -> tuple[float | None, float | None]:
-        wanted = {f"cpu{core}" for core in self.cores}
-        text = _text(self._root / "proc/stat")
-        rows = [line.split() for line in (text or "").splitlines() if line.startswith("cpu")]
-        own = [list(map(int, row[1:9])) for row in rows if row[0] in wanted and len(row) > 8]
-        if not own or len(own) < len(wanted):
-            return None, None
-        # User, nice, system; and steal. Interrupts are left out: those of the own traffic are no other load.
-        return sum(sum(row[:3]) for row in own) / TICKS_S, sum(row[7] for row in own) / TICKS_S
-
-    def _throttled(self) -> float | None:
-        told = dict(line.split() for line in (_text(self._group) or "").splitlines()) if self._group else {}
-        return int(told["throttled_usec"]) / 1e6 if "throttled_usec" in told else None
-
-    def _thermal(self) -> int | None:
-        counts = [self._of_core(core, "thermal_throttle/core_throttle_count") for core in self.cores]
-        known = [int(count) for count in counts if count is not None]
-        return sum(known) if known else None
-
-    def _mhz(self) -> float | None:
-        clocks = [self._of_core(core, "cpufreq/scaling_cur_freq") for core in self.cores]
-        known = [int(clock) / 1e3 for clock in clocks if clock is not None]
-        return sum(known) / len(known) if known else None
-
-    def _of_core(self, core: int, name: str) -> str | None:
-        return _text(self._root / f"sys/devices/system/cpu/cpu{core}" / name)
+    def _text(self, name: str) -> str | None:
+        try:
+            return (self._root / name).read_text()
+        except OSError:
+            return None
 
 
 def _rates(before: Reading, now: Reading) -> dict[str, float | None]:
+    """Return `COLUMNS` of the window between two readings."""
     length = now.at - before.at
 
-    def rate(start: float | None, end: float | None) -> float | None:
-        return None if start is None or end is None else (end - start) / length
+    def grown(name: str, by: float = length) -> float | None:
+        start, end = getattr(before, name), getattr(now, name)
+        return None if start is None or end is None else (end - start) / by
 
-    thermal = None if before.thermal is None or now.thermal is None else now.thermal - before.thermal
-    values = (
-        rate(before.busy, now.busy), rate(before.own, now.own), rate(before.stolen, now.stolen),
-        rate(before.throttled, now.throttled), thermal, now.mhz,
-    )  # fmt: skip
+    values = grown("busy"), grown("own"), grown("stolen"), grown("throttled"), grown("thermal", by=1), now.mhz
     return dict(zip(COLUMNS, values, strict=True))
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text()
-    except OSError:
-        return None
-
-
-def _group(root: Path) -> Path | None:
-    """Return the counters of this process's control group (version 2); None if there are none."""
-    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
-        if line.startswith("0::"):
-            return root / "sys/fs/cgroup" / line[3:].lstrip("/") / "cpu.stat"
-    return None
-
-
-def _machine(root: Path) -> str | None:
-    boot = _text(root / "proc/sys/kernel/random/boot_id")
-    return None if boot is None else hashlib.blake2b(boot.encode(), digest_size=4).hexdigest()

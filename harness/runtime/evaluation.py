@@ -1,4 +1,8 @@
-"""Exact evaluation over all ranks: all edges, all boundary rows, some of them at a time."""
+"""Exact evaluation over all ranks: all edges, all boundary rows, some of them at a time.
+
+Where the device holds neither a rank's features nor its edges it is a chunked evaluation: some rows of a layer at a
+time (docs/design/evaluation.md).
+"""
 
 from __future__ import annotations
 
@@ -102,7 +106,7 @@ def summed(block: Block, received: Iterator[tuple[CSR, Tensor]]) -> Tensor:
     for matrix, rows in received:
         found = block.engine.multiply(matrix, rows)
         total = found if total is None else total.add_(found)
-        del matrix, rows, found  # or they would be there beside the next piece's
+        del matrix, rows, found  # or they would be there together with the next piece's
     assert total is not None
     return total
 
@@ -143,7 +147,8 @@ def inference(model: GNN, comm: Communicator) -> Iterator[None]:
 def scores_of_all(splits: Sequence[str], counts: Sequence[Tensor], comm: Communicator) -> dict[str, float | None]:
     """Return the score of each split, given this rank's `score_counts` of each; every rank must call."""
     summed = comm.all_reduce(torch.stack(list(counts)), purpose="control")
-    return dict(zip(splits, (_score(row) for row in summed.tolist()), strict=True))
+    scores = (numerator / denominator if denominator else None for numerator, denominator in summed.tolist())
+    return dict(zip(splits, scores, strict=True))
 
 
 def score_counts(logits: Tensor, labels: Tensor) -> Tensor:
@@ -159,20 +164,15 @@ def score_counts(logits: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([hits, predicted.sum() + true.sum()]).double()
 
 
-def _score(counts: list[float]) -> float | None:
-    numerator, denominator = counts
-    return numerator / denominator if denominator else None
-
-
 class Asked(Exception):  # noqa: N818 - no error: it ends the run of a layer whose sources are not known yet
-    """The rows of a strip that a layer gave to its aggregation; other strips' aggregations read them."""
+    """The rows of a chunk that a layer gave to its aggregation; other chunks' aggregations read them."""
 
     def __init__(self, rows: Tensor) -> None:
         super().__init__()
         self.rows = rows
 
 
-class Strip(Block):
+class RowChunk(Block):
     """All in-edges of some inner nodes in a row, whose source rows wait in the host's memory.
 
     Aggregations are given the rows of these nodes alone, as a `WholeBlock`'s are those of all inner nodes.
@@ -181,7 +181,7 @@ class Strip(Block):
         rows: the inner nodes.
         degree: float [inner nodes], on the host.
         tiles: the edges into all inner nodes by pieces of the columns, on the host, and each piece's first column.
-        sources: [inner and boundary nodes, width], on the host, what all strips' aggregations were given; None: it is
+        sources: [inner and boundary nodes, width], on the host, what all chunks' aggregations were given; None: it is
             not known yet, and an aggregation raises `Asked`.
     """
 
@@ -201,7 +201,7 @@ class Strip(Block):
 
     @property
     def num_src(self) -> int:
-        """Number of rows that aggregations are given, the strip's."""
+        """Number of rows that aggregations are given, the chunk's."""
         return self.num_dst
 
     def multiply(self, x: Tensor) -> Tensor:
@@ -220,7 +220,7 @@ class Strip(Block):
         return sums
 
     def _read(self, given: Tensor) -> Iterator[tuple[CSR, Tensor]]:
-        """Yield the strip's part of each tile and the tile's source rows, on the device."""
+        """Yield the chunk's part of each tile and the tile's source rows, on the device."""
         if self._sources is None:
             raise Asked(given)
         for matrix, first in self._tiles:
@@ -234,10 +234,10 @@ class Strip(Block):
             yield own.to(self._device), upload(self._sources[first : first + matrix.num_cols], self._device)
 
 
-class Strips:
-    """A rank's rows of a layer, on the host, and the strips in which a device computes the next ones.
+class ChunkedEvaluation:
+    """A rank's rows of a layer, on the host, and the chunks in which a device computes the next ones.
 
-    A strip's rows, its edges in a tile, and a tile's source rows take at most `limit_mib` each, but for a node
+    A chunk's rows, its edges in a tile, and a tile's source rows take at most `limit_mib` each, but for a node
     with more edges than that; so do the boundary rows that a rank receives at once. Every rank must make one.
     """
 
@@ -284,25 +284,9 @@ class Strips:
                 found = given.new_empty((partition.num_inner + partition.num_boundary, given.shape[1]))
             found[rows] = given
         assert found is not None
-        self._receive(found, index * self._model.hops + len(known))
-        return found
-
-    def _run(self, index: int, x: Tensor | None, rows: slice, sources: Sequence[Tensor | None]) -> Tensor:
-        device, engine = self._comm.device, self._view.partition.engine
-        own = self._view.features_of(rows) if x is None else x[rows]
-        missing = [None] * (self._model.hops - len(sources)) if index < self._model.spec.layers else []
-        blocks = [
-            Strip(rows, self._degree, self._tiles, each, device=device, engine=engine) for each in [*sources, *missing]
-        ]
-        return self._model.behind(index, upload(own, device), blocks, transform_first=True)
-
-    def _receive(self, found: Tensor, block: int) -> None:
-        """Exchange the boundary rows of a block, and write them behind the inner ones."""
-        comm = self._comm
-        if comm.world == 1:
-            return
-        for places, halo in self._shares:
-            rows = comm.exchange_rows(
+        comm, block = self._comm, index * self._model.hops + len(known)
+        for positions, halo in self._shares if comm.world > 1 else ():
+            rows_received = comm.exchange_rows(
                 upload(found.index_select(0, halo.send_index.cpu()), comm.device),
                 halo.send_counts,
                 halo.recv_counts,
@@ -311,11 +295,22 @@ class Strips:
                 direction="forward",
                 exact=True,
             )
-            found[self._view.partition.num_inner + torch.from_numpy(places)] = rows.cpu()
+            found[partition.num_inner + torch.from_numpy(positions)] = rows_received.cpu()
+        return found
+
+    def _run(self, index: int, x: Tensor | None, rows: slice, sources: Sequence[Tensor | None]) -> Tensor:
+        device, engine = self._comm.device, self._view.partition.engine
+        own = self._view.features_of(rows) if x is None else x[rows]
+        missing = [None] * (self._model.hops - len(sources)) if index < self._model.spec.layers else []
+        blocks = [
+            RowChunk(rows, self._degree, self._tiles, each, device=device, engine=engine)
+            for each in [*sources, *missing]
+        ]
+        return self._model.behind(index, upload(own, device), blocks, transform_first=True)
 
 
 def bounds(indptr: Tensor, most_rows: int, most_edges: int) -> list[slice]:
-    """Return rows in strips of so many rows and edges at most, but of one row at least; an empty one of no rows."""
+    """Return rows in chunks of so many rows and edges at most, but of one row at least; an empty one of no rows."""
     pointers, found, start = indptr.numpy(), list[slice](), 0
     last = pointers.size - 1
     while start < last or not found:
@@ -336,14 +331,14 @@ def tiles(structure: CSR, columns: int) -> list[tuple[CSR, int]]:
     return list(zip(structure.split_columns(every // columns, every % columns, widths), firsts, strict=True))
 
 
-def evaluate_in_strips(
+def evaluate_in_chunks(
     model: GNN, view: View, comm: Communicator, limit_mib: float = EVALUATION_MIB, splits: Sequence[str] = SPLITS
 ) -> dict[str, float | None]:
-    """Return what `evaluate` does, within rounding; features, edges and rows of layers wait on the host.
+    """Return the scores of `evaluate`, within rounding; features, edges and rows of layers wait on the host.
 
     The same bytes are sent. Every rank must call.
     """
     with inference(model, comm):
-        logits, labels = Strips(model, view, comm, limit_mib).logits(), view.scored_labels()
+        logits, labels = ChunkedEvaluation(model, view, comm, limit_mib).logits(), view.scored_labels()
         counts = [score_counts(logits[view.rows[split].cpu()], labels[split].cpu()) for split in splits]
         return scores_of_all(splits, [upload(each, comm.device) for each in counts], comm)

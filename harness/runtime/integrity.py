@@ -1,13 +1,13 @@
-"""Integrity: sees that a trial trains the suite's model from its seed, on training nodes, in the trainer's steps alone.
+"""Integrity: checks that a trial trains the suite's model from its seed, on training nodes, in the trainer's steps.
 
-A rule that is broken makes the trial `invalid`, with one line; docs/integrity.md is the table of the rules.
+A broken rule makes the trial `invalid`, with one line; docs/integrity.md is the table of the rules.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from harness.deferred import numpy as np
 from harness.deferred import torch
@@ -40,10 +40,10 @@ _BITS = {2: "int16", 4: "int32", 8: "int64"}  # torch's dtypes
 class Integrity:
     """Watches a model whose weights are views of the vector `values`, from before its method is made.
 
-    Nothing is raised: what one rank finds all must hear of before they end. See `Trainer.check_replicas`.
+    Nothing is raised: all ranks must learn what one finds before they end. See `Trainer.check_replicas`.
 
     Attributes:
-        broken: the first of RULES that was; None so far.
+        broken: the first of RULES that was broken; None if none was.
     """
 
     def __init__(self, model: torch.nn.Module, values: torch.nn.Parameter) -> None:
@@ -56,9 +56,9 @@ class Integrity:
         self._outsiders = self._written = torch.zeros((), dtype=torch.bool, device=values.device)
 
     def unchanged(self, model: torch.nn.Module, rule: str) -> None:
-        """See that the model is the suite's with the trainer's weights, and those are of the last look, bit for bit.
+        """Check that the model is the suite's with the trainer's weights, and those of the last look, bit for bit.
 
-        `rule`: the one that other weights break: by what happened in between.
+        `rule`: the one that other weights break, by what happened in between.
         """
         if (
             model is not self._model
@@ -73,10 +73,10 @@ class Integrity:
             self.violated(rule)
 
     def begins_step(self) -> None:
-        """See that nobody has written to a weight since the last step.
+        """Check that no weight was written to since the last step.
 
-        torch counts writes to a tensor, but for those through `.data`: an epoch's first step looks at the weights, too.
-        What it sees is for `ends_epoch`: a GPU is not waited for.
+        torch counts writes to a tensor, but for those through `.data`: an epoch's first step compares the weights, too.
+        The result is for `ends_epoch`: a GPU is not waited for.
         """
         if self._seen_versions() != self._versions:
             self.violated(STEP)
@@ -85,11 +85,11 @@ class Integrity:
             self._first = False
 
     def ends_step(self) -> None:
-        """Take note of what the trainer's optimizer has written."""
+        """Note the writes of the trainer's optimizer."""
         self._versions = self._seen_versions()
 
     def ends_epoch(self) -> None:
-        """Take note of the weights, and of what was seen in the epoch."""
+        """Note the weights, and the rules that were broken in the epoch."""
         self._sum, self._first = self._seen_sum(), True
         if self._written:
             self.violated(STEP)
@@ -97,12 +97,12 @@ class Integrity:
             self.violated(LABELS)
 
     def resumed(self, broken: str | None) -> None:
-        """Take the weights of a checkpoint for the trainer's; `broken`: what was when it was written."""
+        """Take the weights of a checkpoint for the trainer's; `broken`: as of when it was written."""
         self.ends_step()
         self._sum, self.broken = self._seen_sum(), self.broken or broken
 
     def reads(self, loss: Loss) -> None:
-        """Look for labels that were not handed out; what it sees is for `ends_epoch`."""
+        """Look for labels that were not handed out; the result is for `ends_epoch`."""
         labels = loss.labels
         if labels is not self._labels:  # of a full-graph method they are always the same
             self._labels = labels
@@ -132,10 +132,11 @@ Nodes: TypeAlias = "Places | None"
 class Inputs:
     """Holds rows that the first layer reads against the data set's features, a few of one step of each epoch.
 
-    And looks up a few rows of its loss among the training nodes. Whose rows they are, `Step.nodes` and `Step.outputs`
-    say, or they are the inner nodes'; others are not looked at. A value may be 0: it was left out. Rows of
-    `Step.aggregated` are held against those that the worker remembers of its aggregation. Which step and which rows
-    depends on the run, not on the seed: nothing is drawn from training's generators.
+    It also looks up a few rows of the step's loss among the training nodes. `Step.nodes` and `Step.outputs` say whose
+    rows they are; without them they are the inner nodes', and where numbers do not match nothing is looked at. A value
+    may be 0: it was left out. Rows of `Step.aggregated` are held against those that the worker remembers of its
+    aggregation. Which step and which rows depends on the run, not on the seed: nothing is drawn from training's
+    generators.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -151,7 +152,10 @@ class Inputs:
         if number != self._chosen:
             return step.inputs, step.aggregated
 
-        self._take_loss(step)
+        learnt = step.loss.rows
+        known = step.outputs is not None or step.blocks[-1].num_dst == self._worker.partition.num_inner
+        if known and learnt.numel() and learnt.dtype == torch.int64:
+            self._learnt.append((_rows(learnt, self._some(learnt.numel())), step.outputs))
 
         def seen(rows: Rows, take: Callable[[Tensor, Nodes], None]) -> Rows:
             if isinstance(rows, torch.Tensor):
@@ -168,39 +172,38 @@ class Inputs:
         return seen(step.inputs, self._take_features), aggregated
 
     def ends_epoch(self) -> str | None:
-        """Return the rule that a row of this epoch broke; None if all were what they are to be."""
+        """Return the rule that a row of this epoch broke; None if all were right."""
         taken, self._taken = self._taken, []
         learnt, self._learnt = self._learnt, []
         self._steps, self._step = self._step, 0
         self._chosen = self._random.randrange(max(1, self._steps))
-        if not all(_left_out_or_equal(rows.cpu(), want()) for rows, want in taken):
-            return INPUTS
-        return None if all(self._trained_on(rows.cpu().numpy(), nodes) for rows, nodes in learnt) else LABELS
+        for rows, stored in taken:
+            found, want = rows.cpu(), stored()
+            if found.shape != want.shape:
+                return INPUTS
+            if not ((found == want) | (found == 0) | (found.isnan() & want.isnan())).all():
+                return INPUTS
+        trained = (self._worker.view.trains(self._own(rows.cpu().numpy(), nodes)).all() for rows, nodes in learnt)
+        return None if all(trained) else LABELS
 
-    def _take_loss(self, step: Step) -> None:
-        rows = step.loss.rows
-        known = step.outputs is not None or step.blocks[-1].num_dst == self._worker.partition.num_inner
-        if known and rows.numel() and rows.dtype == torch.int64:
-            self._learnt.append(
-                (_rows(rows, [self._random.randrange(rows.numel()) for _ in range(LOOKED_AT)]), step.outputs)
-            )
+    def _own(self, at: Any, nodes: Nodes) -> NDArray[np.int64]:
+        """Return the nodes at rows of the inner nodes, or of `nodes`."""
+        found: NDArray[np.int64] = np.asarray(self._worker.partition.inner)[at] if nodes is None else on_host(nodes)[at]
+        return found
 
-    def _trained_on(self, rows: NDArray[np.int64], nodes: Nodes) -> bool:
-        """Return whether rows of the output are training nodes'."""
-        view = self._worker.view
-        own = np.asarray(self._worker.partition.inner)[rows] if nodes is None else on_host(nodes)[rows]
-        return bool(view.trains(own).all())
+    def _some(self, count: int) -> list[int]:
+        return [self._random.randrange(count) for _ in range(LOOKED_AT)]
 
     def _take_features(self, rows: Tensor, nodes: Nodes) -> None:
         worker = self._worker
         count = worker.partition.num_inner if nodes is None else len(nodes)
         if rows.shape[0] != count or not rows.numel():
             return
-        at = [self._random.randrange(count) for _ in range(LOOKED_AT)]
+        at = self._some(count)
 
         def stored() -> Tensor:
-            own = np.asarray(worker.partition.inner)[at] if nodes is None else on_host(nodes)[at]
-            return torch.from_numpy(np.array(worker.stored_features[worker.view.nodes[own]])).to(worker.dtype)
+            found = worker.stored_features[worker.view.nodes[self._own(at, nodes)]]
+            return torch.from_numpy(np.array(found)).to(worker.dtype)
 
         self._taken.append((_rows(rows, at), stored))
 
@@ -222,9 +225,3 @@ class Inputs:
 
 def _rows(rows: Tensor, at: list[int]) -> Tensor:
     return rows.detach()[upload(np.array(at), rows.device)]  # a step does not wait for a GPU
-
-
-def _left_out_or_equal(rows: Tensor, want: Tensor) -> bool:
-    if rows.shape != want.shape:
-        return False
-    return bool(((rows == want) | (rows == 0) | (rows.isnan() & want.isnan())).all())

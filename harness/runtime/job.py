@@ -1,4 +1,4 @@
-"""Job: what the launcher tells the ranks of a trial, and how they find each other."""
+"""Job: the launcher's file for the ranks of a trial, how they find each other, and the beacon of their progress."""
 
 from __future__ import annotations
 
@@ -29,51 +29,35 @@ Backend = Literal["gloo", "nccl"]
 
 
 class RanksRendezvous(Spec):
-    """Where the ranks of several machines find each other: a store that the coordinator keeps.
+    """Where the ranks of several machines find each other: a store that the coordinator keeps."""
 
-    Attributes:
-        host, port: the coordinator's, as seen from this rank's machine.
-        prefix: name of this run of the trial.
-        backend: what every machine's ranks can use.
-    """
-
+    # host, port: the coordinator's, as seen from this rank's machine
     host: str
     port: int
-    prefix: str
-    backend: Backend
+    prefix: str  # name of this run of the trial
+    backend: Backend  # what every machine's ranks can use
 
 
 class Job(Spec):
-    """The file that every rank of a trial reads.
+    """The file that every rank of a trial reads."""
 
-    Attributes:
-        config: what the trial runs.
-        graph: prepared data set.
-        train_view, full_view: partition views (the same when transductive).
-        inductive: whether training sees the training subgraph only.
-        store: file through which the ranks of one machine find each other; must not exist before.
-        out: directory for what the ranks write.
-        attempt: names this run of the trial on this machine, and no other.
-        threads: CPU threads of a rank.
-        cores: cores that a rank may keep busy.
-        collective_timeout_s: how long a rank waits for its peers.
-        rendezvous: where the ranks find each other instead when they run on several machines.
-        checkpoints: where the trial's state is kept and found; None: nowhere.
-    """
-
-    config: RunConfig
-    graph: Path
+    config: RunConfig  # what the trial runs
+    graph: Path  # prepared data set
+    # train_view, full_view: partition views (the same when transductive)
     train_view: Path
     full_view: Path
-    inductive: bool
-    store: Path
-    out: Path
-    attempt: str
-    threads: int = 1
-    cores: int = 1
-    collective_timeout_s: float = 300
+    inductive: bool  # whether training sees the training subgraph only
+    store: Path  # file through which the ranks of one machine find each other; must not exist before
+    out: Path  # directory for what the ranks write
+    attempt: str  # names this run of the trial on this machine, and no other
+    threads: int = 1  # CPU threads of a rank
+    cores: int = 1  # cores that a rank may keep busy
+    collective_timeout_s: float = 300  # how long a rank waits for its peers
+    # where the ranks find each other instead when they run on several machines
     rendezvous: RanksRendezvous | None = None
-    checkpoints: CheckpointPlace | None = None
+    checkpoints: CheckpointPlace | None = None  # where the trial's state is kept and found; None: nowhere
+    audit: bool = False  # whether threads, child processes, files and sockets are watched, see `harness.runtime.audit`
+    kernels: bool = False  # whether a rank writes which compiled kernels it has called, to `kernels{rank}.json`
 
     @classmethod
     def read(cls, path: Path) -> Job:
@@ -129,11 +113,9 @@ def join_group(job: Job, rank: int, world: int) -> Store | None:
 
 @contextmanager
 def patient_threads() -> Iterator[None]:
-    """Schedule threads that are started within as `SCHED_BATCH`: of equal weight, but not at once when woken.
-
-    gloo's thread tries its sockets again and again while the thread that sends holds their lock; where it takes that
-    thread's core it does so for a whole time slice (docs/design/exchange-and-bytes.md).
-    """
+    """Schedule threads that are started within as `SCHED_BATCH`: of equal weight, but not at once when woken."""
+    # gloo's thread tries its sockets again and again while the thread that sends holds their lock; where it takes that
+    # thread's core it does so for a whole time slice (docs/design/exchange-and-bytes.md).
     changed = False
     with suppress(AttributeError, OSError):  # Linux only; what the user's own policy forbids
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
@@ -146,23 +128,17 @@ def patient_threads() -> Iterator[None]:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-STACKS = signal.SIGUSR1
-"""Has a rank write the stacks of all its threads to its log."""
-_LAYOUT = struct.Struct("=qqqq")
+STACKS = signal.SIGUSR1  # has a rank write the stacks of all its threads to its log
+_BEACON = struct.Struct("=qqqq")
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a rank is.
+class Position:
+    """How far a rank is."""
 
-    Attributes:
-        moves: grows with whatever it does.
-        epoch: that it trains, from 0; -1 before the first.
-        entered, left: collectives that it has begun, in whatever thread, and that have ended for it.
-    """
-
-    moves: int = 0
-    epoch: int = -1
+    moves: int = 0  # grows with everything that it does
+    epoch: int = -1  # number of the epoch that it trains, from 0; -1 before the first
+    # entered, left: number of collectives that it has begun, in any thread, and that have ended for it
     entered: int = 0
     left: int = 0
 
@@ -172,53 +148,52 @@ class Place:
         return self.entered > self.left
 
 
-class Moves:
-    """Writes where a rank is, from any thread: half a microsecond a move, two and a half a collective."""
+class ProgressBeacon:
+    """Writes how far a rank is into a page of memory that the launcher maps, from any thread.
+
+    A hung rank cannot report, so its last written position is compared with its peers'. It costs half a microsecond a
+    step, two and a half a collective.
+    """
 
     def __init__(self, out: Path, rank: int) -> None:
-        path = moves_path(out, rank)
-        path.write_bytes(_LAYOUT.pack(0, -1, 0, 0))
+        path = beacon_path(out, rank)
+        path.write_bytes(_BEACON.pack(0, -1, 0, 0))
         with path.open("r+b") as file:
-            self._page = mmap.mmap(file.fileno(), _LAYOUT.size)
+            self._page = mmap.mmap(file.fileno(), _BEACON.size)
         self._lock = Lock()
         self._moves, self._epoch, self._entered, self._left = 0, -1, 0, 0
 
     def step(self) -> None:
         """Note that something was done."""
-        with self._lock:
-            self._write()
+        self._write()
 
     def epoch(self, number: int) -> None:
         """Note that an epoch begins."""
-        with self._lock:
-            self._epoch = number
-            self._write()
+        self._write(epoch=number)
 
     @contextmanager
     def collective(self) -> Iterator[None]:
-        """Note that it is in a collective, which ends for it when this does, if it does."""
-        with self._lock:
-            self._entered += 1
-            self._write()
+        """Note a collective, which ends for this rank when the context does, if it does."""
+        self._write(entered=1)
         try:
             yield
         finally:
-            with self._lock:
-                self._left += 1
-                self._write()
+            self._write(left=1)
 
-    def _write(self) -> None:
-        self._moves += 1
-        _LAYOUT.pack_into(self._page, 0, self._moves, self._epoch, self._entered, self._left)
+    def _write(self, epoch: int | None = None, entered: int = 0, left: int = 0) -> None:
+        with self._lock:
+            self._epoch = self._epoch if epoch is None else epoch
+            self._moves, self._entered, self._left = self._moves + 1, self._entered + entered, self._left + left
+            _BEACON.pack_into(self._page, 0, self._moves, self._epoch, self._entered, self._left)
 
 
-def moves_path(out: Path, rank: int) -> Path:
-    """Return the file in which a rank that writes to `out` says where it is."""
+def beacon_path(out: Path, rank: int) -> Path:
+    """Return the file of the beacon of a rank that writes to `out`."""
     return out / f"moves-{rank}"
 
 
-def read_moves(out: Path, rank: int) -> Place | None:
-    """Return where a rank is; None if it has not said yet."""
+def read_beacon(out: Path, rank: int) -> Position | None:
+    """Return how far a rank is; None if it has not written yet."""
     with suppress(OSError, struct.error):
-        return Place(*_LAYOUT.unpack(moves_path(out, rank).read_bytes()))
+        return Position(*_BEACON.unpack(beacon_path(out, rank).read_bytes()))
     return None

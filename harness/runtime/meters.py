@@ -1,28 +1,25 @@
-"""Meters: peak memory, utilisation and energy of a rank."""
+"""Meters: one thread samples memory, utilisation, energy and load of a rank while it trains."""
 
 from __future__ import annotations
 
-import ctypes
-import os
-import resource
-import sys
 import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
 
 from harness.deferred import torch
-from harness.graph.devices import kind_of
 from harness.runtime.counters import (
     POWERCAP,
+    PROC,
     Gpu,
     Load,
     PackageEnergy,
+    PeakMemory,
     Reasons,
     open_gpu,
     proportional_size,
@@ -30,205 +27,19 @@ from harness.runtime.counters import (
 )
 from harness.runtime.run_config import IN_PHASES, Timing
 
-PROC = Path("/proc/self")
-
-
-THRESHOLD = "MALLOC_MMAP_THRESHOLD_"
-OUTSIDE_BYTES = 2**20
-_MMAP_THRESHOLD = -3  # of mallopt
-
-
-def give_back() -> None:
-    """Have the heap return what is free in it to the kernel, where it is glibc's."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-@contextmanager
-def outside() -> Iterator[None]:
-    """Have blocks from 1 MiB on allocated outside of the heap: each goes back as a whole when it is freed.
-
-    A rank's heap keeps what an epoch frees (`harness.launch.process.DEFAULTS`), because the next one needs the same.
-    What is made before stays or is needed once: in the heap it would leave holes that little fits into. Does nothing
-    where no environment variable says what holds again afterwards.
-    """
-    after = os.environ.get(THRESHOLD, "")
-    option = getattr(ctypes.CDLL(None), "mallopt", None) if after.isdecimal() else None
-    if option is None:
-        yield
-        return
-    option(_MMAP_THRESHOLD, OUTSIDE_BYTES)
-    try:
-        yield
-    finally:
-        option(_MMAP_THRESHOLD, min(int(after), 2**31 - 1))  # an int; the variable's own limit is that of a size
-
-
-class PeakMemory:
-    """Peak of a rank's memory over its training, evaluations left out where the kernel allows.
-
-    Attributes:
-        resident: the process's peak resident set.
-        allocator: the peak of torch's CUDA allocator; None without a GPU.
-        source: where `bytes` comes from: the allocator on a GPU, else the resident set.
-        base: what `bytes` was when this was made: of a rank, what interpreter and libraries hold before its data.
-    """
-
-    def __init__(self, device: torch.device, proc: Path = PROC) -> None:
-        self.resident = ResidentPeak(proc)
-        self.allocator = AllocatorPeak(device) if kind_of(device).has_allocator else None
-        self._main: ResidentPeak | AllocatorPeak = self.allocator or self.resident
-        self.source, self.base, self._mapped = self._main.source, self._main.bytes(), self.resident.mapped()
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave what is enclosed out of the peaks."""
-        with self.resident.paused(), self.allocator.paused() if self.allocator else nullcontext():
-            yield
-
-    def bytes(self) -> int:
-        """Peak so far, in bytes."""
-        return self._main.bytes()
-
-    def mapped(self) -> int | None:
-        """Bytes by which resident pages of mapped files have grown, which `bytes` has in it; None where it has none.
-
-        They are the page cache's, one copy a machine, and go when memory is short. They hardly ever become fewer
-        otherwise, so that they are read when the training has ended.
-        """
-        found = self.resident.mapped()
-        return None if self.allocator or found is None or self._mapped is None else max(0, found - self._mapped)
-
-    def state(self) -> dict[str, int]:
-        """Return base and peaks so far."""
-        peaks = {name: peak.bytes() for name, peak in self._peaks.items()}
-        return {"base": self.base, **peaks}
-
-    def restore(self, state: dict[str, int]) -> None:
-        """Take the base of another process, and its peaks where they are higher, by its `state`."""
-        self.base = state["base"]
-        for name, peak in self._peaks.items():
-            peak.at_least(state[name])
-
-    @property
-    def _peaks(self) -> dict[str, ResidentPeak | AllocatorPeak]:
-        return {"resident": self.resident} | ({"allocator": self.allocator} if self.allocator else {})
-
-
-class ResidentPeak:
-    """Peak resident set of this process, in bytes.
-
-    On Linux VmHWM, reset after each pause (what was freed is given back first). Elsewhere, or where the
-    kernel refuses the reset: `ru_maxrss`, pauses included.
-    """
-
-    def __init__(self, proc: Path = PROC) -> None:
-        self._status, self._clear = proc / "status", proc / "clear_refs"
-        self._peak = 0
-        self.source = "VmHWM" if self._reset() else "ru_maxrss"
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave what is enclosed out of the peak."""
-        self._peak = self.bytes()
-        try:
-            yield
-        finally:
-            if self.source == "VmHWM":
-                give_back()
-                self._reset()
-
-    def bytes(self) -> int:
-        """Peak so far, in bytes."""
-        return max(self._peak, self._read())
-
-    def at_least(self, peak: int) -> None:
-        """Count a peak of another process."""
-        self._peak = max(self._peak, peak)
-
-    def mapped(self) -> int | None:
-        """Bytes of mapped files that are resident now; None where the kernel does not tell."""
-        return self._line("RssFile") if self.source == "VmHWM" else None
-
-    def _line(self, name: str) -> int:
-        line = next(x for x in self._status.read_text().splitlines() if x.startswith(f"{name}:"))
-        return int(line.split()[1]) * 1024
-
-    def _read(self) -> int:
-        if self.source == "VmHWM":
-            return self._line("VmHWM")
-        scale = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
-
-    def _reset(self) -> bool:
-        try:
-            self._clear.write_text("5")
-        except OSError:
-            return False
-        return True
-
-
-class AllocatorPeak:
-    """Peak of what torch's CUDA allocator handed out (`max_memory_allocated`), in bytes."""
-
-    source = "CUDA allocator"
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._kind = device, kind_of(device)
-        self._peak = 0
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave what is enclosed out of the peak; memory that it made the allocator keep is given back.
-
-        Without that, the driver's metric would hold an evaluation's memory for the rest of the training.
-        """
-        self._peak = self.bytes()
-        kept = self._kind.reserved(self._device)
-        try:
-            yield
-        finally:
-            if self._kind.reserved(self._device) > kept:
-                self._kind.give_back()
-            self._kind.reset_peak(self._device)
-
-    def bytes(self) -> int:
-        """Peak so far, in bytes."""
-        return max(self._peak, self._kind.peak(self._device))
-
-    def at_least(self, peak: int) -> None:
-        """Count a peak of another process."""
-        self._peak = max(self._peak, peak)
-
-
-BINS = 10
-NOT_SLOWED = ""
-
 
 @dataclass(frozen=True)
 class MeterSample:
-    """One look at a rank; None is what cannot be had, or was not looked at.
+    """One look at a rank; None where a metric cannot be had, or was not looked at."""
 
-    Attributes:
-        resident: bytes of the resident set.
-        gpu_memory: bytes that this process holds on its GPU.
-        utilisation: share 0..1 of time with a kernel running.
-        power: watts of the GPU.
-        device_memory: bytes in use on the GPU, whoever uses them.
-        clock: MHz of the GPU's multiprocessors.
-        slowed: why the driver holds that down, () if it does not.
-        proportional: bytes of the proportional set.
-    """
-
-    resident: int | None = None
-    gpu_memory: int | None = None
-    utilisation: float | None = None
-    power: float | None = None
-    device_memory: int | None = None
-    clock: float | None = None
-    slowed: tuple[str, ...] | None = None
-    proportional: int | None = None
+    resident: int | None = None  # bytes of the resident set
+    gpu_memory: int | None = None  # bytes that this process holds on its GPU
+    utilisation: float | None = None  # share 0..1 of time with a kernel running
+    power: float | None = None  # watts of the GPU
+    device_memory: int | None = None  # bytes in use on the GPU, by any process
+    clock: float | None = None  # MHz of the GPU's multiprocessors
+    slowed: tuple[str, ...] | None = None  # why the driver holds that down, () if it does not
+    proportional: int | None = None  # bytes of the proportional set
 
 
 @dataclass
@@ -239,7 +50,7 @@ class Mean:
     count: int = 0
 
     def add(self, value: float | None) -> None:
-        """Take a value in, unless it is None."""
+        """Add a value, unless it is None."""
         if value is not None:
             self.total += value
             self.count += 1
@@ -252,7 +63,7 @@ class Mean:
 
 @dataclass
 class SampleSummary:
-    """What samples of one epoch or phase come to."""
+    """Summary of the samples of one epoch or phase."""
 
     samples: int = 0
     peak_resident: int | None = None
@@ -260,17 +71,11 @@ class SampleSummary:
     power: Mean = field(default_factory=Mean)
 
     def add(self, sample: MeterSample) -> None:
-        """Take a sample in."""
+        """Add a sample."""
         self.samples += 1
         self.peak_resident = largest(self.peak_resident, sample.resident)
         self.utilisation.add(sample.utilisation)
         self.power.add(sample.power)
-
-    @classmethod
-    def of(cls, fields: dict[str, Any]) -> SampleSummary:
-        """Return what `asdict` was taken of."""
-        means = {name: Mean(**fields[name]) for name in ("utilisation", "power")}
-        return cls(**fields | means)
 
     def row(self) -> dict[str, Any]:
         """Return it as JSON: bytes, share, watts."""
@@ -282,6 +87,8 @@ class SampleSummary:
         }
 
 
+BINS = 10
+NOT_SLOWED = ""
 _PEAKS = ("peak_gpu_memory", "peak_device_memory", "peak_proportional")
 
 
@@ -305,10 +112,10 @@ class Samples:
         self.by_phase: dict[str, SampleSummary] = {}
         self.peak_gpu_memory: int | None = None
         self.peak_device_memory: int | None = None
+        self.peak_proportional: int | None = None
         self.clock = Mean()
         self._slowed: Counter[str] = Counter()
         self._asked = 0
-        self.peak_proportional: int | None = None
 
     def begin(self) -> int | None:
         """Announce a reading; returns its ticket, None if nothing is to be read now."""
@@ -316,7 +123,7 @@ class Samples:
             return None if self._paused else self._pauses
 
     def add(self, ticket: int, phase: str, sample: MeterSample) -> None:
-        """Take in a sample; `phase` is "" if it began outside an epoch."""
+        """Add a sample; `phase` is "" if it began outside an epoch."""
         with self._lock:
             if self._paused or ticket != self._pauses:
                 return
@@ -368,7 +175,10 @@ class Samples:
         with self._lock:
             for name, peak in zip(_PEAKS, state["peaks"], strict=True):
                 setattr(self, name, largest(getattr(self, name), peak))
-            self.by_phase = {phase: SampleSummary.of(summary) for phase, summary in state["by_phase"].items()}
+            self.by_phase = {
+                phase: SampleSummary(**fields | {name: Mean(**fields[name]) for name in ("utilisation", "power")})
+                for phase, fields in state["by_phase"].items()
+            }
             self._histogram, self._asked = state["histogram"], state["asked"]
             self.clock, self._slowed = Mean(**state["clock"]), Counter(state["slowed"])
 
@@ -406,9 +216,7 @@ PSS_SHARE = 0.005  # of a core, at most, spent on walking the page table
 
 
 class SamplingThread:
-    """Reads what is there and hands it to `samples`; it knows nothing of who asked for it.
-
-    `also`: called at each look.
+    """Reads all counters at each interval and hands what is a sample to `samples`.
 
     Attributes:
         samples: what was read.
@@ -424,10 +232,10 @@ class SamplingThread:
         proc: Path,
         gpu: Gpu | None,
         packages: PackageEnergy | None,
-        also: Callable[[], None] | None = None,
+        load: Load | None = None,
     ) -> None:
-        self._also = also
-        self._reasons, self._phase, self._gpu, self._packages, self._proc = reasons, phase, gpu, packages, proc
+        self._reasons, self._phase, self._proc = reasons, phase, proc
+        self._gpu, self._packages, self._load = gpu, packages, load
         self._next_pss = 0.0
         self.samples = Samples()
         self.failure: str | None = None
@@ -444,8 +252,8 @@ class SamplingThread:
         An exception is kept as `failure`: a thread that ended silently would leave metrics that look whole.
         """
         try:
-            if self._also is not None:
-                self._also()
+            if self._load is not None:
+                self._load.look()
             if self._packages is not None:  # seen before it wraps twice, however long the epoch
                 self._reasons.attempt(self._packages.joules, "energy_cpu_j")
             ticket = self.samples.begin()
@@ -485,7 +293,6 @@ NVML_SAMPLED = (
     "gpu_slowed", "gpu_slowed_share",
 )  # fmt: skip
 NVML_METRICS = (*NVML_SAMPLED, "energy_gpu_j")
-SAMPLED_METRICS = (*NVML_SAMPLED, "by_phase")
 MEASURED = (
     *("peak_rss_bytes", "peak_pss_bytes", "allocator_peak_bytes"),
     *(*NVML_METRICS, "energy_cpu_j", "by_phase", "by_phase.peak_rss_bytes"),
@@ -493,7 +300,7 @@ MEASURED = (
 
 
 class Meters:
-    """Measures a rank beside its training: memory, GPU utilisation and power, energy.
+    """Measures a rank during its training: memory, GPU utilisation and power, energy, load of its cores.
 
     A daemon thread samples each INTERVAL_S seconds; energy is the difference of two readings of a counter.
     Nothing waits for a GPU. What cannot be had is None, with its reason in the report, never 0.
@@ -530,36 +337,33 @@ class Meters:
         gpu: Callable[[torch.device], Gpu] = open_gpu,
     ) -> None:
         self.memory = PeakMemory(device, proc)
-        self._enabled, self._reasons = timing in IN_PHASES, Reasons()
-        of_gpu = ["energy_gpu_j", "gpu_power_w"] if device.type == "cuda" and local_rank == (device.index or 0) else []
-        self._counts_for = [*of_gpu, *(["energy_cpu_j"] if local_rank == 0 else [])]
+        self._enabled, self._reasons = timing in IN_PHASES, (reasons := Reasons())
         if not self._enabled:
-            self._reasons.add(MEASURED, f"timing: {timing}")
-        self._exclude(device)
-        attempt = self._reasons.attempt
-        self._gpu = attempt(lambda: gpu(device), *NVML_METRICS)
-        self._packages = attempt(lambda: PackageEnergy(powercap), "energy_cpu_j")
+            reasons.add(MEASURED, f"timing: {timing}")
+        # What this rank cannot have or is not to count.
+        self._counts_for: list[str] = []
+        if device.type != "cuda":
+            reasons.add((*NVML_METRICS, "allocator_peak_bytes"), f"the device is {device.type}")
+        elif local_rank == (device.index or 0):
+            self._counts_for += ["energy_gpu_j", "gpu_power_w"]
+        else:
+            reasons.add(("energy_gpu_j", "gpu_power_w"), f"local rank {device.index or 0} counts for this GPU")
+        if local_rank == 0:
+            self._counts_for.append("energy_cpu_j")
+        else:
+            reasons.add(("energy_cpu_j",), "local rank 0 counts for this machine")
+        if self.memory.resident.source != "VmHWM":
+            reasons.add(("peak_rss_bytes",), "the kernel cannot reset it: evaluations would be in it")
+        self._gpu = reasons.attempt(lambda: gpu(device), *NVML_METRICS)
+        self._packages = reasons.attempt(lambda: PackageEnergy(powercap), "energy_cpu_j")
         self._load = Load(cores) if self._enabled else None
         self._epochs: list[tuple[float, float]] = []
-        look = None if self._load is None else self._load.look
-        self._sampler = SamplingThread(self._reasons, phase, proc, self._gpu, self._packages, look)
+        self._sampler = SamplingThread(reasons, phase, proc, self._gpu, self._packages, self._load)
         self._stop = Event()
         self._thread = Thread(target=self._sampler.run, args=(self._stop,), name="meters", daemon=True)
         weakref.finalize(self, self._stop.set)
         if self._enabled:
             self._thread.start()
-
-    def _exclude(self, device: torch.device) -> None:
-        """Give up what this rank cannot have or is not to count."""
-        reasons = self._reasons
-        if device.type != "cuda":
-            reasons.add((*NVML_METRICS, "allocator_peak_bytes"), f"the device is {device.type}")
-        elif "energy_gpu_j" not in self._counts_for:
-            reasons.add(("energy_gpu_j", "gpu_power_w"), f"local rank {device.index or 0} counts for this GPU")
-        if "energy_cpu_j" not in self._counts_for:
-            reasons.add(("energy_cpu_j",), "local rank 0 counts for this machine")
-        if self.memory.resident.source != "VmHWM":
-            reasons.add(("peak_rss_bytes",), "the kernel cannot reset it: evaluations would be in it")
 
     @contextmanager
     def epoch(self) -> Iterator[dict[str, float | None]]:
@@ -606,7 +410,7 @@ class Meters:
 
         `samples`, `by_phase`, `gpu_utilisation_histogram` (tenths) count samples in epochs. `peak_rss_bytes`
         is the kernel's own peak; those of phases, `peak_pss_bytes` and `nvml_peak_bytes` are the largest of
-        samples, between which a peak can hide; `nvml_device_peak_bytes` is of the whole GPU, whoever uses it.
+        samples, between which a peak can hide; `nvml_device_peak_bytes` is of the whole GPU, of all processes.
         `gpu_clock_mhz`: mean of the samples in epochs; `gpu_slowed_share`: share of them in which the driver held the
         clock down, `gpu_slowed` by reason; `gpu_limits`: of power and clocks. `counts_for`: shared counters that are
         this rank's to report; a sum over ranks is whole if each rank has those. `unavailable`: reason by metric.
@@ -615,11 +419,11 @@ class Meters:
         if not self._stop.is_set():
             sampler.look(last=True)
         if sampler.failure is not None:
-            self._reasons.add(SAMPLED_METRICS, sampler.failure)
+            self._reasons.add((*NVML_SAMPLED, "by_phase"), sampler.failure)
         if samples.peak_gpu_memory is None:
             reason = "NVML lists no process with this process's id (a container with ids of its own?)"
             self._reasons.add(("nvml_peak_bytes",), reason)
-        allocator = self.memory.allocator
+        allocator, why = self.memory.allocator, self._reasons.why
         metrics = {
             "peak_rss_bytes": self.memory.resident.bytes(),
             "peak_pss_bytes": samples.peak_proportional,
@@ -630,7 +434,6 @@ class Meters:
             "gpu_slowed": samples.slowed,
             "allocator_peak_bytes": None if allocator is None else allocator.bytes(),
         }
-        why = self._reasons.why
         phases = {} if "by_phase" in why else samples.by_phase
         return {
             "interval_s": INTERVAL_S if self._enabled else None,

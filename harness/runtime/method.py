@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
 
-from pydantic import Field, model_validator
 from pydantic_core import to_jsonable_python
 
 from harness.errors import UserError
 from harness.graph.block import Block
 from harness.metrics import Metric, as_declared
 from harness.registry import Registered, Registry
-from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase, case_of
+from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase, PartSize, uses_torch
+from harness.runtime.optimizers import optimizer_of
+from harness.runtime.run_config import FullGraphOptions, MethodOptions
 from harness.runtime.step import Step
-from harness.spec import Presets, Spec, of_presets
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,51 +27,6 @@ if TYPE_CHECKING:
 
 Family = Literal["full-graph", "mini-batch"]
 REHEARSED = 3  # steps: the products of the second are others than the first's, see `models.functional.Linear`
-
-
-class MethodOptions(Spec):
-    """Options of a method: fields with defaults and descriptions, checked when a suite is read.
-
-    Attributes:
-        presets: what other options are at a value of one that names a set of theirs, in place of their defaults; what
-            is given goes before. So a trial's options are complete whatever names them.
-    """
-
-    presets: ClassVar[Presets] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_presets(cls, given: Any) -> Any:
-        return of_presets(cls.presets, given) | given if isinstance(given, dict) else given
-
-    @classmethod
-    def option_defaults(cls) -> dict[str, Any]:
-        """Return the default of every option that has one."""
-        fields = cls.model_fields.items()
-        return {key: field.get_default(call_default_factory=True) for key, field in fields if not field.is_required()}
-
-    @classmethod
-    def option_numbers(cls) -> list[str]:
-        """Return the options with a number as default, but those with `repr=False`, which says little in labels."""
-        return [
-            key
-            for key, value in cls.option_defaults().items()
-            if cls.model_fields[key].repr and isinstance(value, int | float | list) and not isinstance(value, bool)
-        ]
-
-
-class FullGraphOptions(MethodOptions):
-    """Options of every full-graph method."""
-
-    precompute: bool = Field(
-        False, description="exchange and aggregate the input features once, before the first epoch"
-    )
-    transform_before_exchange: bool = Field(False, description="exchange H W instead of H where that is fewer bytes")
-
-    @property
-    def for_costs(self) -> dict[str, bool]:
-        """What `BytesCase.boundary_rows` and `MemoryCase.full_graph` take of them."""
-        return {"precompute": self.precompute, "transform_first": self.transform_before_exchange}
 
 
 OptionsT = TypeVar("OptionsT", bound=MethodOptions)
@@ -96,8 +51,8 @@ class Method(Registered, ABC, Generic[OptionsT]):
         plain: options at which it leaves out what is its own, so that its other variants are compared with
             it; None as an option's value: whatever that is. {}: there are none such.
         colour: `#rrggbb` of its first variant in all reports; "": one that is free.
-        metrics: what it tells with its steps and of its set-up, beside what its base classes do; they become
-            columns, axes and claims.
+        metrics: metrics of its steps and its set-up, besides those of its base classes; they become columns,
+            axes and claims.
         space: values of its options that `harness tune` tries, as a suite writes them: {"rate": [0.1, 0.5]} or
             {"rate": {"log": [0.01, 1]}}. What trains what it is, not what makes another method of it.
     """
@@ -141,7 +96,7 @@ class Method(Registered, ABC, Generic[OptionsT]):
     def foreseen(cls, options: Any, case: MemoryCase) -> list[str]:
         """Return what `options` (an `Options`) come to on a rank of this `case` that a user may not have meant.
 
-        A line each, told in plans, and among the remarks of a trial that ran. The default is nothing.
+        A line each, in plans and in the record of a trial that ran. The default is nothing.
         """
         return []
 
@@ -149,10 +104,6 @@ class Method(Registered, ABC, Generic[OptionsT]):
     def reads_from_host(self) -> bool:
         """Whether features wait in the host's memory, so that nothing may have all of a rank's on its device."""
         return False
-
-    def foreseen_here(self) -> list[str]:
-        """Return `foreseen` of this rank, from its real sizes."""
-        return self.foreseen(self.options, case_of(self.worker))
 
     def setup_metrics(self) -> dict[str, float | None]:
         """Return metrics of the method's set-up by name, for the record; None where this trial has none."""
@@ -169,7 +120,7 @@ class Method(Registered, ABC, Generic[OptionsT]):
         """Called with each step's loss, a scalar summed over ranks, before the optimizer step."""
 
     def synchronize(self) -> None:
-        """Wait for what goes on beside the trainer; nothing of it may be lost."""
+        """Wait for what goes on in the background; nothing of it may be lost."""
 
     def state(self) -> dict[str, Any]:
         """Return what it carries from epoch to epoch, for a checkpoint: None, numbers, texts, tensors, arrays, and
@@ -189,7 +140,7 @@ class Method(Registered, ABC, Generic[OptionsT]):
         """
 
     def close(self) -> None:
-        """End what goes on beside the trainer; no more steps will be asked for."""
+        """End what goes on in the background; no more steps will be asked for."""
 
     @classmethod
     def memory(cls, options: Any, case: MemoryCase) -> Components:
@@ -242,6 +193,30 @@ class Method(Registered, ABC, Generic[OptionsT]):
             raise UserError(f"'{where}' has no family", fix=f"write {fix}")
         if not (isinstance(cls.Options, type) and issubclass(cls.Options, MethodOptions)):
             raise UserError(f"'{where}' has wrong Options", fix="make them a subclass of harness.MethodOptions")
+
+
+def case_of(worker: Worker) -> MemoryCase:
+    """Return the case of a rank that runs, from its real sizes, evaluations left out."""
+    partition, train = worker.partition, worker.job.config.train
+    # The table is there already; the structure would have to be read to count.
+    row = partition.meta["table"][worker.rank]
+    return MemoryCase(
+        train=PartSize(row["inner"], row["boundary"], row["edges"], row["edges_cut"]),
+        evaluated=None,
+        train_nodes=int(worker.train_rows.numel()),
+        nodes=partition.meta["nodes"],
+        edges=partition.meta["edges"],
+        model=worker.model,
+        parts=worker.world,
+        itemsize=worker.dtype.itemsize,
+        rounded=worker.model.rounded,
+        moments=optimizer_of(train, worker.job.config.plugins.get("optimizer")).moments,
+        multilabel=worker.multilabel,
+        weighted=partition.meta["weighted"],
+        cuda=worker.device.type == "cuda",
+        torch_engine=uses_torch(train.spmm, worker.device.type),
+        threads=worker.job.threads,
+    )
 
 
 METHODS: Registry[type[Method[Any]]] = Registry(Method)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from pydantic import Field, model_validator
-
+from harness.deferred import numba, torch
 from harness.deferred import numpy as np
-from harness.deferred import torch
 from harness.graph.block import Block
-from harness.graph.csr import on_host
+from harness.graph.csr import Floats, Ints, Topology, on_host
 from harness.graph.devices import upload
 from harness.graph.kernels import batch_seed
 from harness.graph.partition import HIDDEN, View
@@ -21,12 +21,13 @@ from harness.metrics import Metric
 from harness.models.functional import drop_values
 from harness.runtime.batches import PRESAMPLED, SCORED, Batch, Loader, node_batches
 from harness.runtime.comm import Communicator
-from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase, case_of
+from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase
 from harness.runtime.evaluation import inference, score_counts, scores_of_all
-from harness.runtime.features import CachePolicy, FeatureStore, HostStore, RowStore, choose
-from harness.runtime.method import Method, MethodOptions
-from harness.runtime.owned import OwnedTopology
+from harness.runtime.features import FeatureStore, HostStore, RowPlan, RowStore, choose
+from harness.runtime.method import Method, case_of
+from harness.runtime.run_config import CachePolicy, MethodOptions, MiniBatchOptions, NodeBatchOptions
 from harness.runtime.step import Loss, Step
+from harness.sampling.neighbours import draw_uniform, take_entries
 from harness.sampling.sample import Sample, Sampler, Source, Tables
 
 if TYPE_CHECKING:
@@ -36,75 +37,155 @@ if TYPE_CHECKING:
     from harness.runtime.worker import Worker
 
 
-class MiniBatchOptions(MethodOptions):
-    """Options of every mini-batch method."""
+@dataclass
+class Asked:
+    """What was asked of other ranks: nodes, the neighbours that came for them, and the seconds that it took."""
 
-    prefetch: int = Field(
-        0, ge=0, repr=False, description="batches sampled and fetched ahead of the training; a breakdown wants 0"
-    )
-    pool: int = Field(
-        0, ge=0, repr=False, exclude_if=lambda pool: not pool, description="batches drawn at once by as many threads "
-        "as the rank has, whenever none is left, while the training waits; 0: each at its step"
-    )  # fmt: skip
-    storage: Literal["sharded", "host"] = Field(
-        "sharded", description="features with their owners, or all of them in the host's memory"
-    )
-    cache: CachePolicy = Field(
-        "none",
-        description="which remote nodes' input features a rank keeps; with storage 'host' which nodes' its device does",
-    )
-    capacity: float = Field(
-        0.3,
-        ge=0,
-        repr=False,
-        description="cached nodes, as a share of the rank's boundary nodes (storage 'host': of all nodes)",
-    )
-    feature_rate: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="share of the dimensions of remote rows (storage 'host': of all rows) that travel, "
-        "random ones each step; the others are read as 0",
-    )
-    feature_loss: float = Field(
-        0.0, ge=0, lt=1, description="chance that an input value, a local one too, is read as 0 in a step"
-    )
+    nodes: int = 0
+    neighbours: int = 0
+    seconds: float = 0.0
 
     @property
-    def asks_owners(self) -> bool:
-        """Whether draws ask the owners of remote nodes for their neighbours."""
-        return False
-
-    @model_validator(mode="after")
-    def _drawn_ahead_or_at_once(self) -> Self:
-        if self.pool and self.prefetch:
-            raise ValueError("pool: what is in it was not drawn beside the training; leave prefetch at 0, or pool")
-        return self
+    def metrics(self) -> dict[str, float]:
+        """As metrics of `MiniBatchMethod`."""
+        return {"asked_nodes": self.nodes, "asked_neighbours": self.neighbours, "asked_s": self.seconds}
 
 
-class NodeBatchOptions(MiniBatchOptions):
-    """Options of methods whose batches are training nodes."""
+@dataclass
+class Line:
+    """The communicator that a topology asks over, and what it has asked."""
 
-    batch_size: int = Field(1024, ge=0, description="targets a step and rank; 0: all its training nodes")
+    comm: Communicator
+    asked: Asked = field(default_factory=Asked)
 
 
-class NeighbourOptions(NodeBatchOptions):
-    """Options of methods that read rows of the topology by `Topology.rows` alone, one layer after the other.
+@dataclass(frozen=True, eq=False)
+class OwnedTopology(Topology):
+    """A view's graph of which a rank reads the rows of its own nodes only, and asks the owners for others.
 
-    Those of a batch's targets, the first, are the rank's `own`.
+    Every rank knows the degrees (`indptr`; with edge weights also their `sums`) and each node's owner. Where neighbours
+    are drawn uniformly the owners draw them: that depends on the seed, the node and its neighbours alone, so that
+    they draw what the asker would. One thread at a time may ask, and all ranks ask in the same order.
+
+    Traffic of `rows`, unless nodes are `own`: 24 bytes a peer, 4 for each remote node, and 4 for each neighbour that
+    comes for it (8 with edge weights), all control.
     """
 
-    topology: Literal["shared", "owner"] = Field(
-        "shared",
-        description="who reads the neighbours of remote nodes: every rank, of a map of the whole graph, or their "
-        "owners, who are asked for them layer by layer",
-        exclude_if=lambda topology: topology == "shared",
-    )
+    view: View = field(kw_only=True)
+    tables: Tables = field(kw_only=True)
+    sums: Floats | None = field(kw_only=True)  # [N], of each node's weights; None without weights
+    line: Line = field(kw_only=True)
 
-    @property
-    def asks_owners(self) -> bool:
-        """See `MiniBatchOptions`."""
-        return self.topology == "owner"
+    @classmethod
+    def of(cls, view: View, comm: Communicator, tables: Tables) -> OwnedTopology:
+        """Return the topology of a view; every rank must call.
+
+        Traffic with edge weights: 8 bytes for each inner node to each peer (control).
+        """
+        whole, inner = view.topology, np.asarray(view.partition.inner).astype(np.int64)
+        sums = None
+        if whole.weights is not None:
+            sizes = np.bincount(view.owner, minlength=comm.world).tolist()
+            degrees = np.tile(whole.degree(inner), comm.world)
+            sums = np.empty(whole.num_nodes)
+            sums[np.lexsort((view.local_row, view.owner))] = _move(comm, degrees, [inner.size] * comm.world, sizes)
+        graph = whole.indptr, whole.indices, whole.weights
+        return cls(*graph, view=view, tables=tables, sums=sums, line=Line(comm))
+
+    @contextmanager
+    def over(self, comm: Communicator) -> Iterator[Asked]:
+        """Ask over `comm` in this context, which counts for itself."""
+        line = self.line
+        before = line.comm, line.asked
+        line.comm, line.asked = comm, Asked()
+        try:
+            yield line.asked
+        finally:
+            line.comm, line.asked = before
+
+    def degree(self, nodes: Ints) -> Floats:
+        """See `Topology.degree`."""
+        return super().degree(nodes) if self.sums is None else self.sums[nodes]
+
+    def rows(self, nodes: Ints, *, own: bool = False, fanout: int = -1, seed: int = 0) -> tuple[Topology, Ints]:
+        """See `Topology.rows`; of rows that are not `own` all neighbours, or those that are drawn.
+
+        ValueError if nodes that are said to be `own` are not.
+        """
+        comm, asked, owner = self.line.comm, self.line.asked, self.view.owner
+        is_own = owner[nodes] == comm.rank
+        if own:
+            if not is_own.all():
+                raise ValueError("nodes of other ranks are said to be this rank's own")
+            return self, nodes
+        with self.tables.borrow() as table:
+            uncached = np.empty(0, np.int32)
+            plan = RowPlan.of(nodes, owner, self.view.local_row, uncached, table, rank=comm.rank, world=comm.world)
+        degrees = self.indptr[nodes + 1] - self.indptr[nodes]
+        lengths = degrees if fanout < 0 else np.minimum(degrees, fanout)
+        start = time.perf_counter()
+        answer = self._ask(plan, lengths[plan.asked_at], fanout, seed)
+        asked.seconds += time.perf_counter() - start
+        asked.nodes += plan.asked.size
+        asked.neighbours += answer.indices.size
+        at = np.flatnonzero(is_own)
+        found = self._draw(nodes[at], fanout, seed)
+        return _merge(lengths, np.concatenate([at, plan.asked_at]), [found, answer]), np.arange(nodes.size)
+
+    def _ask(self, plan: RowPlan, lengths: Ints, fanout: int, seed: int) -> Topology:
+        """Return the rows that the owners of the asked nodes send, `lengths` long, and send what peers ask for."""
+        comm, ones = self.line.comm, [1] * self.line.comm.world
+        questions = np.array([(count, fanout, seed) for count in plan.counts], np.int64)
+        theirs = _move(comm, questions, ones, ones)
+        counts = theirs[:, 0].tolist()
+        wanted = np.asarray(self.view.partition.inner)[_move(comm, plan.asked, plan.counts, counts)].astype(np.int64)
+        answers = [
+            self._draw(nodes, int(fanout), int(seed))
+            for nodes, (_, fanout, seed) in zip(np.split(wanted, np.cumsum(counts)[:-1]), theirs, strict=True)
+        ]
+        sent = [answer.indices.size for answer in answers]
+        pointers = np.concatenate([[0], lengths.cumsum()])
+        coming = np.diff(pointers[np.concatenate([[0], np.cumsum(plan.counts)])]).tolist()
+        indices = _move(comm, np.concatenate([answer.indices for answer in answers]), sent, coming)
+        if self.weights is None:
+            return Topology(pointers, indices)
+        weights = [answer.weights for answer in answers if answer.weights is not None]
+        return Topology(pointers, indices, _move(comm, np.concatenate(weights), sent, coming))
+
+    def _draw(self, nodes: Ints, fanout: int, seed: int) -> Topology:
+        """Return a row for each of some own nodes, with what is drawn of theirs."""
+        pointers, entries = draw_uniform(self.indptr, nodes, nodes, fanout, seed)
+        indices = take_entries(self.indices, entries, np.empty(entries.size, np.int32))
+        if self.weights is None:
+            return Topology(pointers, indices)
+        return Topology(pointers, indices, take_entries(self.weights, entries, np.empty(entries.size, np.float32)))
+
+
+def _move(comm: Communicator, array: NDArray[Any], send: list[int], receive: list[int]) -> NDArray[Any]:
+    """Exchange rows that are in the host's memory; see `Communicator.exchange_rows`."""
+    device = torch.device("cpu") if comm.by_sockets else comm.device
+    moved = comm.exchange_rows(upload(array, device), send, receive, purpose="control")
+    found: NDArray[Any] = moved.cpu().numpy()
+    return found
+
+
+def _merge(lengths: Ints, at: Ints, parts: Sequence[Topology]) -> Topology:
+    """Return rows of `lengths`; those of the `parts`, one part after the other, are the rows `at`."""
+    pointers = np.concatenate([[0], lengths.cumsum()])
+    indices = _spread(pointers, at, np.concatenate([part.indices for part in parts]))
+    weights = [part.weights for part in parts if part.weights is not None]
+    return Topology(pointers, indices, _spread(pointers, at, np.concatenate(weights)) if weights else None)
+
+
+@numba.njit(cache=True, nogil=True)
+def _spread(pointers, at, values):  # type: ignore[no-untyped-def]
+    """Return the values, which are those of the rows `at`, in the order of the rows."""
+    out, read = np.empty_like(values), 0
+    for row in at:
+        for place in range(pointers[row], pointers[row + 1]):
+            out[place] = values[read]
+            read += 1
+    return out
 
 
 MiniBatchOptionsT = TypeVar("MiniBatchOptionsT", bound=MiniBatchOptions)
@@ -148,6 +229,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     """
 
     family = "mini-batch"
+    on_device: ClassVar[bool] = False  # whether its sampler draws on a GPU, from a copy of the graph
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric.of_method("input_nodes", "nodes whose features are read", heading="Input nodes"),
         Metric.of_method("remote_nodes", "those of them that are other ranks'", heading="Remote input nodes"),
@@ -163,7 +245,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         Metric.of_method("asked_neighbours", "neighbours that came for them"),
         Metric.of_method(
             "asked_s", "time from such questions to their answers, with what was answered to others meanwhile; part "
-            "of `sample` and `comm`, or beside the trainer", "s",
+            "of `sample` and `comm`, or in the background", "s",
         ),
     )  # fmt: skip
     Options: ClassVar[type[MethodOptions]] = MiniBatchOptions
@@ -218,8 +300,8 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     @classmethod
     def device_draws(cls, options: MiniBatchOptionsT) -> bool:
-        """Whether a GPU draws by these options itself, from a copy of the graph."""
-        return False
+        """Whether a GPU draws by these options itself; by default unless owners are asked for rows."""
+        return cls.on_device and not options.asks_owners
 
     @classmethod
     def foreseen(cls, options: MiniBatchOptionsT, case: MemoryCase) -> list[str]:
@@ -251,7 +333,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step for each batch."""
-        # Nothing here holds a batch that was trained on, or the next one would be drawn and fetched beside it.
+        # Nothing here holds a batch that was trained on, or it would be in memory while the next one is drawn.
         yield from map(self.step, self.loader.load(map(self.hand_out, self.batches(epoch))))
 
     def hand_out(self, batch: Batch) -> Batch:

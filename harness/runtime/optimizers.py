@@ -46,11 +46,9 @@ class Optimizer(Registered, ABC, Generic[OptionsT]):
 
 @cache
 def light(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
-    """Return one of torch's optimizers with its methods bare: the same steps, without torch's compiler.
-
-    Torch wraps them, to keep them out of what is compiled around them, and imports the compiler for that: a second of
-    CPU time and 70 MiB in every rank. Nothing is compiled around them here.
-    """
+    """Return one of torch's optimizers with its methods bare: the same steps, without torch's compiler."""
+    # Torch wraps them, to keep them out of what is compiled around them, and imports the compiler for that: a second
+    # of CPU time and 70 MiB in every rank. Nothing is compiled around them here.
     named = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
     bare = {name: inspect.unwrap(getattr(kind, name)) for name in named}
     return type(kind.__name__, (kind,), bare | {"step": torch.no_grad()(inspect.unwrap(kind.step))})
@@ -68,11 +66,12 @@ class Adam(Optimizer[AdamOptions]):
 
     name = "adam"
     Options = AdamOptions
+    _of_torch = "Adam"
 
     def make(self, parameters: list[torch.nn.Parameter], *, lr: float, weight_decay: float) -> torch.optim.Optimizer:
         """See `Optimizer`."""
-        betas, eps = self.options.betas, self.options.eps
-        return light(torch.optim.Adam)(parameters, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps)
+        kind, options = getattr(torch.optim, self._of_torch), self.options
+        return light(kind)(parameters, lr=lr, weight_decay=weight_decay, betas=options.betas, eps=options.eps)
 
     @property
     def moments(self) -> int:
@@ -84,11 +83,7 @@ class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019)."""
 
     name = "adamw"
-
-    def make(self, parameters: list[torch.nn.Parameter], *, lr: float, weight_decay: float) -> torch.optim.Optimizer:
-        """See `Optimizer`."""
-        betas, eps = self.options.betas, self.options.eps
-        return light(torch.optim.AdamW)(parameters, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps)
+    _of_torch = "AdamW"
 
 
 class SGDOptions(Spec):
@@ -114,7 +109,7 @@ class SGD(Optimizer[SGDOptions]):
 
 
 class Schedule(Registered, ABC, Generic[OptionsT]):
-    """What the learning rate of an epoch is multiplied with.
+    """A factor of the learning rate by epoch.
 
     Attributes:
         Options: its own options; in a suite `schedule: {step: {every: 30}}`.
@@ -132,11 +127,11 @@ class Schedule(Registered, ABC, Generic[OptionsT]):
     def factor(self, epoch: int, epochs: int) -> float:
         """Return the factor in `epoch` (from 0) of at most `epochs`, those of `train.lr_warmup` not counted in either.
 
-        It depends on nothing else but what `evaluated` was told.
+        It depends on nothing else but the calls of `evaluated`.
         """
 
     def evaluated(self, val: float) -> None:  # most do not ask
-        """Take in a validation score, the same on all ranks."""
+        """Follow a validation score, the same on all ranks."""
 
 
 class Constant(Schedule[Spec]):

@@ -1,4 +1,4 @@
-"""Pipelined methods: boundary rows and gradients of some iterations ago, moved beside the training."""
+"""Pipelined methods: boundary rows and gradients of some iterations ago, moved during the training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from harness.models.functional import dropout
 from harness.runtime.batches import Background, Pending
 from harness.runtime.comm import Communicator, Direction
 from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase
-from harness.runtime.method import FullGraphMethod, FullGraphOptions
+from harness.runtime.method import FullGraphMethod
+from harness.runtime.run_config import FullGraphOptions
 from harness.runtime.step import Step
 
 if TYPE_CHECKING:
@@ -29,18 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class BoundaryInputs:
-    """Input features of a graph's boundary nodes: some are sent by their owners, some are cached.
+    """Input features of a graph's boundary nodes: some are sent by their owners, some are cached."""
 
-    Attributes:
-        halo: the exchange of those that are sent.
-        sent, cached: int64, which of the boundary nodes are sent and which are cached.
-        rows: [len(cached), F], features of the cached ones.
-    """
-
-    halo: Halo
+    halo: Halo  # the exchange of those that are sent
+    # sent, cached: int64, which of the boundary nodes are sent and which are cached
     sent: Tensor
     cached: Tensor
-    rows: Tensor
+    rows: Tensor  # [len(cached), F], features of the cached ones
 
     def assemble(self, received: Tensor) -> Tensor:
         """Return the features [nodes, F] in the order of the boundary; `received` are those of `halo`."""

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import NoReturn
 
-from harness.runtime.launcher import exit_with_launcher
+from harness.runtime import exit_with_launcher
 
 if __name__ == "__main__":
     exit_with_launcher()  # before torch is imported, which takes seconds
@@ -20,10 +22,12 @@ if __name__ == "__main__":
 import numba  # noqa: F401 - first, so that no kernel is deferred
 import torch
 
-from harness.runtime.audit import Usage
+from harness.graph.kernels import loaded
+from harness.runtime.audit import CpuAccount
 from harness.runtime.job import STACKS, Job, join_group
+from harness.runtime.method import METHODS
 from harness.runtime.report import RankReport
-from harness.runtime.trainer import import_first, resume, set_up
+from harness.runtime.trainer import set_up
 from harness.runtime.worker import Worker
 
 
@@ -37,12 +41,16 @@ def main(arguments: list[str]) -> int:
     with report.concluding():
         torch.set_num_threads(job.threads)
         store = join_group(job, rank, world)
-        usage = Usage(job.cores, report.flag)  # before a plugin's module runs
-        imported_s = import_first(job.config)
-        trainer = set_up(Worker(job, rank, world, report.stage), report, usage, imported_s)
-        resume(trainer)
+        account = CpuAccount(job.cores, report.flag, audited=job.audit)  # before a plugin's module runs
+        start = time.perf_counter()
+        METHODS.load(job.config.method.name, job.config.plugin)  # a rank that was forked has harness's own already
+        imported_s = time.perf_counter() - start
+        trainer = set_up(Worker(job, rank, world, report.stage), report, account, imported_s)
+        trainer.resume()
         trainer.run()
         del store  # the group, which used it, is done
+    if job.kernels:
+        (job.out / f"kernels{rank}.json").write_text(json.dumps(loaded()))
     return report.exit_code
 
 

@@ -1,4 +1,4 @@
-"""RankReport: what a rank tells the launcher, whatever way it ends."""
+"""RankReport: the report of a rank to the launcher, however it ends."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from harness.deferred import dist, torch
 from harness.errors import UserError
-from harness.runtime.comm import describe
+from harness.runtime.audit import describe
+from harness.runtime.method import Method, case_of
 
 if TYPE_CHECKING:
-    from harness.runtime.method import Method
     from harness.runtime.worker import Worker
 
 MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
@@ -63,11 +63,11 @@ class RankReport:
         return 0 if self._data["status"] == "ok" else 3
 
     def setup(
-        self, worker: Worker, method: Method[Any], seconds: Mapping[str, float], told: Mapping[str, float | None]
+        self, worker: Worker, method: Method[Any], seconds: Mapping[str, float], metrics: Mapping[str, float | None]
     ) -> None:
         """Record what is known once the method is made.
 
-        `seconds`: what that took, by span; `told`: the method's `setup_metrics`.
+        `seconds`: duration by span; `metrics`: the method's `setup_metrics`.
         """
         partition = worker.partition
         self._worker, self._method = worker, method
@@ -83,9 +83,9 @@ class RankReport:
             "edges": partition.num_edges,
             "train_nodes": worker.train_counts[worker.rank],
             "memory_model": method.memory_components(),
-            "setup": dict(told),
+            "setup": dict(metrics),
         }
-        self._foreseen = method.foreseen_here()
+        self._foreseen = method.foreseen(method.options, case_of(worker))
         self.progress(event="setup", setup_s=setup_s)
 
     def let_go(self) -> None:
@@ -93,7 +93,7 @@ class RankReport:
         self._method = None
 
     def rehearsed(self, method: Method[Any], seconds: float) -> None:
-        """Record what a rehearsal took, after which the training has another `method`."""
+        """Record the seconds of a rehearsal, after which the training has another `method`."""
         self._method = method
         self._data["compile_s"] = seconds
 
@@ -104,24 +104,24 @@ class RankReport:
             self._ended.flush()
             self._kept, self._kept_at = len(self.epochs), time.monotonic()
 
-    def progress(self, **event: Any) -> None:
-        """Tell the launcher how far the trial is (rank 0 only)."""
-        if self._rank == 0:
-            self._write_progress(event)
+    def progress(self, *, any_rank: bool = False, **event: Any) -> None:
+        """Report to the launcher how far the trial is; rank 0 does, or `any_rank`."""
+        if any_rank or self._rank == 0:
+            self._progress.write(json.dumps(event) + "\n")  # appended in one piece: ranks share the file
 
     def stage(self, text: str) -> None:
-        """Tell the launcher how far work before the first epoch is; whichever rank does it."""
-        self._write_progress({"event": "stage", "text": text})
+        """Report how far work before the first epoch is, from any rank."""
+        self.progress(any_rank=True, event="stage", text=text)
 
     def flag(self, key: str, text: str) -> None:
         """Flag the trial: its numbers stand, and are not what they seem; see docs/integrity.md.
 
-        `key`: one word, by which flags are told apart; `text`: one line, with the numbers. A text counts once.
+        `key`: one word for the kind of flag; `text`: one line, with the numbers. A text counts once.
         """
         self.flags[key, text] = None
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of it."""
+        """Return the report so far, for a checkpoint."""
         self._take_loads()
         return {
             "epochs": json.dumps(self.epochs),
@@ -147,7 +147,7 @@ class RankReport:
         self.stage(f"goes on after {done} epochs, from a checkpoint")
 
     def _take_loads(self) -> None:
-        """Add to the rows of this process's epochs what else the machine did; the last may not have ended."""
+        """Add the load of the cores to the rows of this process's epochs; the last may not have ended."""
         if self._worker is not None:
             for row, load in zip(self.epochs[self._since :], self._worker.meters.loads(), strict=False):
                 row |= load
@@ -175,9 +175,6 @@ class RankReport:
         finally:
             self._write()
 
-    def _write_progress(self, event: dict[str, Any]) -> None:
-        self._progress.write(json.dumps(event) + "\n")  # appended in one piece: ranks share the file
-
     def _fail(self, status: str, reason: str) -> None:
         self._data |= {"status": status, "reason": reason}
 
@@ -186,15 +183,19 @@ class RankReport:
         self._data |= {"resumed": self._resumed, "earlier_s": self._earlier_s}
         if self._worker is not None:
             worker = self._worker
+            remarks = [*self._foreseen, *(self._method.remarks if self._method else [])]
+            if worker.check is not None and worker.check.why_not is not None:
+                remarks.append(worker.check.why_not)
             self._data |= {
                 "peak_memory_bytes": worker.meters.memory.bytes(),
                 "peak_memory_source": worker.meters.memory.source,
                 "base_memory_bytes": worker.meters.memory.base,
                 "mapped_bytes": worker.meters.memory.mapped(),
                 "meters": worker.meters.report(),
-                "remarks": [*self._foreseen, *(self._method.remarks if self._method else []), *_unverified(worker)],
+                "remarks": remarks,
                 "traffic": worker.traffic.rows(),
-                "spans": self._data.get("spans", {}) | {"between": worker.spans.seconds, "beside": worker.clock.beside},
+                "spans": self._data.get("spans", {})
+                | {"between": worker.spans.seconds, "beside": worker.clock.background},
             }
             self._take_loads()
             worker.meters.close()
@@ -204,11 +205,6 @@ class RankReport:
         temporary = target.with_suffix(".tmp")
         temporary.write_text(json.dumps(self._data))
         os.replace(temporary, target)
-
-
-def _unverified(worker: Worker) -> list[str]:
-    why = None if worker.check is None else worker.check.why_not
-    return [] if why is None else [why]
 
 
 def _first_line(error: BaseException) -> str:

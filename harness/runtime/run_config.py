@@ -1,28 +1,147 @@
-"""What a suite says of training."""
+"""Run configuration: options of methods, settings of training, and what of a trial a rank is given."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from harness.models.spec import ModelSpec, Products
-from harness.spec import PluginSource, Spec, with_options
+from harness.models.layer import ModelSpec, Products
+from harness.spec import PluginSource, Presets, Spec, of_presets, with_options
 
 Timing = Literal["plain", "breakdown", "wall", "off"]
+# Timings whose epochs are measured phase by phase, with meters; others are only timed as a whole, or not at all.
 IN_PHASES: frozenset[Timing] = frozenset(("plain", "breakdown"))
-"""Timings whose epochs are measured phase by phase, with meters; others are only timed as a whole, or not at all."""
 
 TrafficMode = Literal["count", "verify"]
 
 
+# Default of `train.evaluation_mib`.
 EVALUATION_MIB = 64.0
-"""Default of `train.evaluation_mib`."""
 
+# Default of `train.checkpoint`.
 CHECKPOINT = "10 min"
-"""Default of `train.checkpoint`."""
 _CHECKPOINT = re.compile(r"off|([1-9]\d*) epochs?|(\d+(?:\.\d+)?) min")
+
+
+CachePolicy = Literal["none", "random", "degree", "inclusion"]
+
+
+class MethodOptions(Spec):
+    """Options of a method: fields with defaults and descriptions, checked when a suite is read.
+
+    Attributes:
+        presets: what other options are at a value of one that names a set of theirs, in place of their defaults; what
+            is given goes before. So a trial's options are complete whatever names them.
+    """
+
+    presets: ClassVar[Presets] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_presets(cls, given: Any) -> Any:
+        return of_presets(cls.presets, given) | given if isinstance(given, dict) else given
+
+    @classmethod
+    def option_defaults(cls) -> dict[str, Any]:
+        """Return the default of every option that has one."""
+        fields = cls.model_fields.items()
+        return {key: field.get_default(call_default_factory=True) for key, field in fields if not field.is_required()}
+
+    @classmethod
+    def option_numbers(cls) -> list[str]:
+        """Return the options with a number as default, but those with `repr=False`, which says little in labels."""
+        return [
+            key
+            for key, value in cls.option_defaults().items()
+            if cls.model_fields[key].repr and isinstance(value, int | float | list) and not isinstance(value, bool)
+        ]
+
+
+class FullGraphOptions(MethodOptions):
+    """Options of every full-graph method."""
+
+    precompute: bool = Field(
+        False, description="exchange and aggregate the input features once, before the first epoch"
+    )
+    transform_before_exchange: bool = Field(False, description="exchange H W instead of H where that is fewer bytes")
+
+    @property
+    def for_costs(self) -> dict[str, bool]:
+        """What `BytesCase.boundary_rows` and `MemoryCase.full_graph` take of them."""
+        return {"precompute": self.precompute, "transform_first": self.transform_before_exchange}
+
+
+class MiniBatchOptions(MethodOptions):
+    """Options of every mini-batch method."""
+
+    prefetch: int = Field(
+        0, ge=0, repr=False, description="batches sampled and fetched ahead of the training; a breakdown wants 0"
+    )
+    pool: int = Field(
+        0, ge=0, repr=False, exclude_if=lambda pool: not pool, description="batches drawn at once by as many threads "
+        "as the rank has, whenever none is left, while the training waits; 0: each at its step"
+    )  # fmt: skip
+    storage: Literal["sharded", "host"] = Field(
+        "sharded", description="features with their owners, or all of them in the host's memory"
+    )
+    cache: CachePolicy = Field(
+        "none",
+        description="which remote nodes' input features a rank keeps; with storage 'host' which nodes' its device does",
+    )
+    capacity: float = Field(
+        0.3,
+        ge=0,
+        repr=False,
+        description="cached nodes, as a share of the rank's boundary nodes (storage 'host': of all nodes)",
+    )
+    feature_rate: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of the dimensions of remote rows (storage 'host': of all rows) that travel, "
+        "random ones each step; the others are read as 0",
+    )
+    feature_loss: float = Field(
+        0.0, ge=0, lt=1, description="chance that an input value, a local one too, is read as 0 in a step"
+    )
+
+    @property
+    def asks_owners(self) -> bool:
+        """Whether draws ask the owners of remote nodes for their neighbours."""
+        return False
+
+    @model_validator(mode="after")
+    def _drawn_ahead_or_at_once(self) -> Self:
+        if self.pool and self.prefetch:
+            raise ValueError("pool: its batches are not drawn during the training; leave prefetch at 0, or pool")
+        return self
+
+
+class NodeBatchOptions(MiniBatchOptions):
+    """Options of methods whose batches are training nodes."""
+
+    batch_size: int = Field(1024, ge=0, description="targets a step and rank; 0: all its training nodes")
+
+
+class NeighbourOptions(NodeBatchOptions):
+    """Options of methods that read rows of the topology by `Topology.rows` alone, one layer after the other.
+
+    Those of a batch's targets, the first, are the rank's `own`.
+    """
+
+    topology: Literal["shared", "owner"] = Field(
+        "shared",
+        description="where neighbours of remote nodes come from: a map of the whole graph, which every rank reads, or "
+        "their owners, which are asked layer by layer",
+        exclude_if=lambda topology: topology == "shared",
+    )
+
+    @property
+    def asks_owners(self) -> bool:
+        """See `MiniBatchOptions`."""
+        return self.topology == "owner"
 
 
 class MethodSpec(Spec):

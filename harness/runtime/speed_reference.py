@@ -1,9 +1,9 @@
-"""The reference workload: a fixed small piece of training whose time tells how fast the machine is now.
+"""The reference workload: a fixed small piece of training whose time shows how fast the machine is now.
 
 Run as `python -m harness.runtime.speed_reference JOB.json`, as ranks are. It is what training consists of, a sparse
 product, a dense one, and passes over memory larger than a core's cache, by torch's own kernels: a change of harness
 must not change the yardstick that it is measured by. The cores that trials get work at it together, one thread each.
-Times of different workloads tell nothing of each other: one that is changed has another name in records.
+Times of different workloads do not compare: one that is changed has another name in records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from threading import Barrier
 
-from harness.runtime.launcher import exit_with_launcher
+from harness.runtime import exit_with_launcher
 
 if __name__ == "__main__":
     exit_with_launcher()  # before torch is imported, which takes seconds
@@ -84,7 +84,7 @@ def measure(cores: Sequence[int], repetitions: int = REPETITIONS) -> float:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure on the `cores` of the job, and write `reference_s` as a rank's report beside it."""
+    """Measure on the `cores` of the job, and write `reference_s` as a rank's report next to it."""
     job = Path(arguments[0])
     report = RankReport(job.parent, 0)
     with report.concluding():

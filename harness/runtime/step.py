@@ -69,21 +69,15 @@ class _SyncExchange(Function):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a rank asked of its peers' inner rows, and what they asked of its own.
+    """What a rank asked of its peers' inner rows, and what they asked of its own."""
 
-    Attributes:
-        recv_counts: rows asked of each rank.
-        send_counts: rows that each rank asks for.
-        entries: int64 [sum(send_counts)], those rows as positions in `Partition.send_index`, by asker.
-    """
-
-    recv_counts: list[int]
-    send_counts: list[int]
-    entries: Tensor
+    recv_counts: list[int]  # rows asked of each rank
+    send_counts: list[int]  # rows that each rank asks for
+    entries: Tensor  # int64 [sum(send_counts)], those rows as positions in `Partition.send_index`, by asker
 
 
 def ask(comm: Communicator, partition: Partition, kept: Tensor) -> Wanted:
-    """Tell the owners which boundary nodes are wanted, and learn which inner rows the peers want.
+    """Exchange which boundary nodes this rank wants, and which of its inner rows the peers want.
 
     Every rank must call, with the ascending positions in `partition.boundary` that are `kept`, where the partition is.
     Nothing comes to the host but how many rows are moved, for which it waits. Traffic (control): 8 bytes a peer and 4
@@ -109,19 +103,12 @@ def announce(comm: Communicator, partition: Partition, kept: Places) -> Halo:
 
 @dataclass(frozen=True)
 class Loss:
-    """Which destination rows the loss reads.
+    """Which destination rows the loss reads."""
 
-    Attributes:
-        rows: int64, rows of the model's output.
-        labels: their labels, int64 [len(rows)] or float [len(rows), C].
-        total: rows of all ranks in this step: the loss is the sum over the rows divided by it.
-        weights: None, or [len(rows)]: factors of the rows' losses.
-    """
-
-    rows: Tensor
-    labels: Tensor
-    total: int
-    weights: Tensor | None = None
+    rows: Tensor  # int64, rows of the model's output
+    labels: Tensor  # their labels, int64 [len(rows)] or float [len(rows), C]
+    total: int  # rows of all ranks in this step: the loss is the sum over the rows divided by it
+    weights: Tensor | None = None  # None, or [len(rows)]: factors of the rows' losses
 
 
 @dataclass(frozen=True)
@@ -197,7 +184,7 @@ class CapturedSteps:
         return self._loss
 
     def _aside(self, passes: Callable[[], Tensor]) -> Tensor:
-        """Run on a stream beside the current one, as what is captured will: autograd keeps to the first one it saw."""
+        """Run on another stream than the current one, as a capture does: autograd keeps to the first one it saw."""
         current = self._kind.current_stream()
         self._stream.wait_stream(current)
         with self._kind.on(self._stream):

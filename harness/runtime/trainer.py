@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Any
 from harness.deferred import torch
 from harness.graph.kernels import Versions, loaded
 from harness.graph.partition import SPLITS
-from harness.metrics import HOST_PHASES
-from harness.runtime.audit import Usage, Wire
+from harness.runtime.audit import CpuAccount, NetworkAccount
 from harness.runtime.checkpoint import Checkpoints
-from harness.runtime.clock import EpochTime
 from harness.runtime.comm import Communicator
-from harness.runtime.evaluation import evaluate, evaluate_in_strips
+from harness.runtime.counters import outside_heap, trim_heap
+from harness.runtime.evaluation import evaluate, evaluate_in_chunks
 from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SETUP, Inputs, Integrity
-from harness.runtime.meters import give_back, outside
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import learning_rate, optimizer_of, schedule_of
 from harness.runtime.report import RankReport, TrialError
-from harness.runtime.run_config import IN_PHASES, RunConfig, Timing, TrainSpec, TuningRun
+from harness.runtime.run_config import IN_PHASES, TrainSpec, TuningRun
 from harness.runtime.step import CapturedSteps, Loss, Step
 
 if TYPE_CHECKING:
@@ -33,14 +31,12 @@ if TYPE_CHECKING:
 
 
 class FlatParameters:
-    """Makes a model's weights and gradients views of two vectors, so that one all-reduce sums all gradients.
-
-    One more element behind the gradients carries the loss, so that every rank knows the loss of all.
-    """
+    """Makes a model's weights and gradients views of two vectors, so that one all-reduce sums all gradients."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         parameters = list(model.parameters())
         self.values = torch.nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
+        # One more element behind the gradients carries the loss, so that every rank knows the loss of all.
         self._buffer = self.values.new_zeros(self.values.numel() + 1).detach()
         self.values.grad = self._buffer[:-1]
         torch.nn.utils.vector_to_parameters(self.values.data, parameters)
@@ -58,10 +54,6 @@ class FlatParameters:
         comm.all_reduce(self._buffer, purpose="model")
         return self._buffer[-1].to(torch.float64, copy=True)
 
-    def bytes(self) -> bytes:
-        """The weights' bits."""
-        return self.values.detach().cpu().numpy().tobytes()
-
 
 class EarlyStopping:
     """Follows the validation score over evaluations, and the seconds of training."""
@@ -76,7 +68,7 @@ class EarlyStopping:
         self.stopped: str | None = None
 
     def evaluated(self, row: dict[str, Any], epochs: list[dict[str, Any]]) -> None:
-        """Take in the scores of `row`, the last of `epochs`."""
+        """Follow the scores of `row`, the last of `epochs`."""
         val = self.last_val = row["val_score"]
         if val is None:
             return
@@ -95,11 +87,11 @@ class EarlyStopping:
 
     @property
     def follows_seconds(self) -> bool:
-        """Whether it has to be told how long was trained."""
+        """Whether `trained` has to be called."""
         return self._spec.seconds is not None or bool(self._rungs)
 
     def trained(self, seconds: float, *, evaluated: bool) -> None:
-        """Take in how long the slowest rank has trained so far, and whether it was evaluated just now."""
+        """Follow the seconds that the slowest rank has trained so far; `evaluated`: behind the last epoch."""
         if evaluated:
             due = [val for at, val in self._rungs if at <= seconds]
             best = self._best["val_score"] if self._best else None
@@ -148,62 +140,41 @@ def loss_sum(logits: Tensor, loss: Loss, pos_weight: float = 1.0) -> Tensor:
 
 TUNED_ON = ("train", "val")  # splits that a trial of a tuning is scored on
 REHEARSED_S = 2.0  # so many seconds after its first step a rehearsal takes no further one
+# Columns of an epoch's row that an evaluation fills in.
+SCORES = ("train_score", "val_score", "test_score", "sampled_val_score", "sampled_test_score")
 
 
 class Trainer:
-    """Makes the method of a trial, and runs its epochs on one rank."""
+    """Makes the method of a trial, and runs its epochs on one rank.
 
-    def __init__(self, worker: Worker, report: RankReport, usage: Usage | None = None) -> None:
-        self.worker, self.report = worker, report
-        config = worker.job.config
-        self.spec = config.train
+    `account`: the rank's CPU seconds, followed from before a plugin's module was imported.
+    """
+
+    def __init__(self, worker: Worker, report: RankReport, account: CpuAccount | None = None) -> None:
+        job, config = worker.job, worker.job.config
+        self.worker, self.report, self.spec = worker, report, config.train
         self.flat = FlatParameters(worker.model)
         self.integrity = Integrity(worker.model, self.flat.values)
-        self.usage = usage or Usage(worker.job.cores, report.flag)
+        self.account = account or CpuAccount(job.cores, report.flag, audited=job.audit)
         self.inputs = Inputs(worker)
-        self.wire = Wire(worker.comm, worker.interface if config.network is not None else None)
+        self.network: NetworkAccount | None = None
+        if job.audit:
+            self.network = NetworkAccount(worker.comm, worker.interface if config.network is not None else None)
         method = METHODS.load(config.method.name, config.plugin)
         self.method = method(worker, method.Options(**config.method.options))
         self.integrity.unchanged(worker.model, SETUP)
-        plugins = config.plugins
-        self.schedule = schedule_of(self.spec, plugins.get("schedule"))
-        self.optimizer = optimizer_of(self.spec, plugins.get("optimizer")).make(
+        self.schedule = schedule_of(self.spec, config.plugins.get("schedule"))
+        self.optimizer = optimizer_of(self.spec, config.plugins.get("optimizer")).make(
             [self.flat.values], lr=self.spec.lr, weight_decay=self.spec.weight_decay
         )
         self.captured = CapturedSteps(worker.device) if self.spec.cuda_graphs else None
         self.progress = EarlyStopping(self.spec, config.tuning)
         self.splits = SPLITS if config.tuning is None else TUNED_ON
-        self.trained_s = 0.0  # of this rank
         self.kernels: Versions | None = None  # called in a rehearsal; none after it is new
-        self.eval_s = 0.0
+        self.trained_s = self.eval_s = 0.0  # of this rank
         self.checkpoints: Checkpoints | None = None
-        if worker.job.checkpoints is not None:
-            self.checkpoints = Checkpoints(worker.job.checkpoints, self.spec, worker.rank, self._numbers_of_all)
-
-    def rehearse(self) -> bool:
-        """Do once what a training does: nothing is compiled, connected or (on GPUs) allocated first in an epoch then.
-
-        Neither this trainer nor its method is of use then, see `set_up`. Every rank must call. Returns whether it
-        came to its end: steps that last are not repeated.
-        """
-        worker = self.worker
-        if self.spec.scored:
-            with worker.meters.paused():
-                self.scores()
-                if self.spec.sampled_eval:
-                    self.method.sampled_scores()
-        worker.model.train()
-        end, whole = math.inf, True  # the first step compiles, and says nothing of the others
-        with worker.clock.epoch(aligned=worker.job.config.timing == "breakdown"):
-            for step in self.method.rehearsal():
-                self._take(step)
-                late = torch.tensor([time.perf_counter() > end], device=worker.device)
-                if any(worker.comm.all_gather(late)):
-                    whole = False  # what is called first in a later step is little beside such steps
-                    break
-                end = min(end, time.perf_counter() + REHEARSED_S)
-        self.method.close()
-        return whole
+        if job.checkpoints is not None:
+            self.checkpoints = Checkpoints(job.checkpoints, self.spec, worker.rank, self._numbers_of_all)
 
     def run(self) -> None:
         """Train to the end, evaluate as the suite says, and report.
@@ -211,17 +182,20 @@ class Trainer:
         Raises:
             TrialError: the loss is not finite (diverged), or replicas differ (invalid).
         """
-        spec = self.spec
+        spec, epochs = self.spec, self.report.epochs
         self.begin()
-        for epoch in range(len(self.report.epochs), spec.epochs):
+        for epoch in range(len(epochs), spec.epochs):
             row = self.train_epoch(epoch)
-            self.report.epochs.append(row)
+            epochs.append(row)
             if (epoch + 1) % spec.checksum_every == 0:
                 self.check_replicas(epoch)
-                self.wire.look()
-            if spec.evaluates(epoch):
+                if self.network is not None:
+                    self.network.look()
+            evaluated = spec.evaluates(epoch)
+            if evaluated:
                 self._evaluate(row)
-            self._follow_seconds(row, evaluated=spec.evaluates(epoch))
+            if self.progress.follows_seconds:
+                self._follow_seconds(row, evaluated=evaluated)
             self.report.keep_epochs()
             self.report.progress(
                 event="epoch",
@@ -234,57 +208,56 @@ class Trainer:
             if self.progress.stopped:
                 break
             if self.checkpoints is not None and epoch + 1 < spec.epochs and self.checkpoints.due(epoch + 1):
-                keep(self, self.checkpoints, epoch + 1)
+                self.keep(self.checkpoints, epoch + 1)
         self.method.close()
-        self._flag_late_kernels()
-        sent = self.look_back()
-        summary = self.progress.summary(self.report.epochs) | {
-            "checksum": self.check_replicas(len(self.report.epochs) - 1),
+        if late := late_kernels(self.kernels):
+            self.report.flag("compile", f"called for the first time after set-up: {', '.join(late)}")
+        sent = self.end()
+        summary = self.progress.summary(epochs) | {
+            "checksum": self.check_replicas(len(epochs) - 1),
             "spmm": self.worker.partition.engine,
             "tf32": torch.backends.cuda.matmul.allow_tf32 if self.worker.device.type == "cuda" else None,
             "parameters": self.flat.values.numel(),
         }
-        self.report.finish(summary, self.eval_s, usage=self.usage.report(), wire=sent)
+        self.report.finish(summary, self.eval_s, usage=self.account.report(), **sent)
         self.report.progress(event="done")
 
     def _follow_seconds(self, row: dict[str, Any], *, evaluated: bool) -> None:
-        """Tell all ranks alike how long the slowest has trained, where somebody asks; evaluate if that was the end."""
-        if not self.progress.follows_seconds:
-            return
+        """Stop all ranks alike by how long the slowest has trained; evaluate if that was the end."""
         self.trained_s += row["epoch_time_s"]
-        self.progress.trained(max(self._all_ranks(round(self.trained_s * 1e9))) / 1e9, evaluated=evaluated)
+        slowest_s = max(self._all_ranks(round(self.trained_s * 1e9))) / 1e9
+        self.progress.trained(slowest_s, evaluated=evaluated)
         if self.progress.stopped == "seconds" and self.spec.final_eval and not evaluated:
             self._evaluate(row)
 
-    def _flag_late_kernels(self) -> None:
-        known = self.kernels
-        if known is None:
-            return
-        if late := [kernel for kernel, of in loaded().items() if of != known.get(kernel)]:
-            self.report.flag("compile", f"called for the first time after set-up: {', '.join(sorted(late))}")
-
     def begin(self) -> None:
         """Begin to follow what the rank uses and sends: set-up is over."""
-        self.usage.begins()
-        self.wire.begins()
+        self.account.begins()
+        if self.network is not None:
+            self.network.begins()
 
-    def look_back(self) -> dict[str, Any]:
-        """Flag what the rank has used and sent since `begin`; every rank must call. Returns what it sent."""
-        self.usage.ends()
-        return self.wire.ends(self.report.flag, epochs=self.usage.used.epochs, rehearsed=self.kernels is not None)
+    def end(self) -> dict[str, dict[str, Any]]:
+        """Flag what an audited rank has used and sent since `begin`; every rank must call. Returns what it sent."""
+        self.account.ends()
+        if self.network is None:
+            return {}
+        epochs, rehearsed = self.account.used.epochs, self.kernels is not None
+        return {"wire": self.network.ends(self.report.flag, epochs=epochs, rehearsed=rehearsed)}
 
     def train_epoch(self, epoch: int) -> dict[str, Any]:
         """Run one epoch; returns its row of the record."""
         worker, lr = self.worker, learning_rate(self.spec, self.schedule, epoch)
-        worker.moves.epoch(epoch)
+        worker.beacon.epoch(epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.integrity.unchanged(worker.model, BETWEEN)
         worker.model.train()
+        timing = worker.job.config.timing
+        if timing == "breakdown" and (self.spec.epochs - epoch) % 2:
+            timing = "plain"  # every second epoch has barriers, the last has none
         # The mean of the steps' losses, weighted by their rows, is read from the device once, at the end.
         weighted: Tensor | float = 0.0
-        rows, taken, stats = 0, 0, dict[str, float]()
-        timing, before = self._timing(epoch), worker.traffic.sent()
+        rows, taken, stats, before = 0, 0, dict[str, float](), worker.traffic.sent()
         with (
             worker.check.epoch() if worker.check else nullcontext(),
             worker.meters.epoch() as metered,
@@ -307,7 +280,7 @@ class Trainer:
         self.integrity.ends_epoch()
         if (rule := self.inputs.ends_epoch()) is not None:
             self.integrity.violated(rule)
-        self.usage.epoch(timed.wall_s, timed.cpu_s)
+        self.account.epoch(timed.wall_s, timed.cpu_s)
         loss, after = float(weighted) / rows if rows else math.nan, worker.traffic.sent()
         if not math.isfinite(loss):
             self.check_rules(only=LABELS)
@@ -318,27 +291,20 @@ class Trainer:
             "timing": timing,
             "epoch_time_s": None if timing == "off" else timed.wall_s,
             "steps": taken,
-            **_times(timed, detailed=timing in IN_PHASES),
+            **timed.columns(detailed=timing in IN_PHASES),
             **metered,
             **{f"bytes_{purpose}": after[purpose] - before[purpose] for purpose in after},
             "loss": loss,
             "lr": lr,
-            **dict.fromkeys(("train_score", "val_score", "test_score", "sampled_val_score", "sampled_test_score")),
+            **dict.fromkeys(SCORES),
             "eval_s": 0.0,
             "stats": stats,
         }
 
-    def _timing(self, epoch: int) -> Timing:
-        """Return how an epoch is timed: with `breakdown` every second one has barriers, the last has none."""
-        timing = self.worker.job.config.timing
-        if timing == "breakdown" and (self.spec.epochs - epoch) % 2:
-            return "plain"
-        return timing
-
     def _take(self, step: Step) -> Tensor:
         """Do one step; returns the loss of all ranks, not read: that would wait for the device."""
         worker, clock = self.worker, self.worker.clock
-        worker.moves.step()
+        worker.beacon.step()
         self.integrity.begins_step()
         self.integrity.reads(step.loss)
         inputs, aggregated = self.inputs.of(step)
@@ -369,21 +335,20 @@ class Trainer:
 
     def _evaluate(self, row: dict[str, Any]) -> None:
         start, spans = time.perf_counter(), self.worker.spans
-        with self.usage.evaluation(), self.worker.meters.paused(), self.worker.apart():
+        with self.account.evaluation(), self.worker.meters.paused(), self.worker.apart():
             with spans("eval"):
                 scores = self.scores()
             with spans("sampled eval"):
                 sampled = self.method.sampled_scores() if self.spec.sampled_eval else {}
-                sampled = {split: score for split, score in sampled.items() if split in self.splits}
         row["eval_s"] = time.perf_counter() - start
         self.integrity.unchanged(self.worker.model, EVALUATION)
         self.eval_s += row["eval_s"]
         row |= {f"{split}_score": score for split, score in scores.items()}
-        row |= {f"sampled_{split}_score": score for split, score in sampled.items()}
-        self.take_scores(row, self.report.epochs)
+        row |= {f"sampled_{split}_score": score for split, score in sampled.items() if split in self.splits}
+        self._follow_scores(row, self.report.epochs)
 
-    def take_scores(self, row: dict[str, Any], epochs: list[dict[str, Any]]) -> None:
-        """Take in the scores of `row`, the last of `epochs`."""
+    def _follow_scores(self, row: dict[str, Any], epochs: list[dict[str, Any]]) -> None:
+        """Have early stopping and the schedule follow the scores of `row`, the last of `epochs`."""
         self.progress.evaluated(row, epochs)
         if row["val_score"] is not None:
             self.schedule.evaluated(row["val_score"])
@@ -391,8 +356,7 @@ class Trainer:
     def scores(self) -> dict[str, float | None]:
         """Return the exact score of each split; every rank must call."""
         worker = self.worker
-        in_strips = worker.device.type != "cpu" and self.method.reads_from_host
-        exact = evaluate_in_strips if in_strips else evaluate
+        exact = evaluate_in_chunks if worker.device.type != "cpu" and self.method.reads_from_host else evaluate
         return exact(worker.model, worker.eval_view, worker.comm, self.spec.evaluation_mib, self.splits)
 
     def check_replicas(self, epoch: int) -> str:
@@ -401,7 +365,7 @@ class Trainer:
         Raises:
             TrialError: `invalid`, if a replica differs in a single bit, or see `check_rules`.
         """
-        digest = hashlib.blake2b(self.flat.bytes(), digest_size=8).digest()
+        digest = hashlib.blake2b(self.flat.values.detach().cpu().numpy().tobytes(), digest_size=8).digest()
         sums = self._all_ranks(int.from_bytes(digest, "big", signed=True))
         different = [rank for rank, checksum in enumerate(sums) if checksum != sums[0]]
         if different:
@@ -410,7 +374,7 @@ class Trainer:
         return digest.hex()
 
     def check_rules(self, only: str | None = None) -> None:
-        """See that no rank has broken one of the rules (or `only` that one); every rank must call.
+        """Check that no rank has broken one of the rules (or `only` that one); every rank must call.
 
         Raises:
             TrialError: `invalid`, with the rule that the first such rank has broken.
@@ -428,28 +392,99 @@ class Trainer:
             gathered = self.worker.comm.all_gather(torch.tensor(own, device=self.worker.device))
         return [each.tolist() for each in gathered]
 
+    def rehearse(self) -> bool:
+        """Do once what a training does: nothing is compiled, connected or (on GPUs) allocated first in an epoch then.
 
-def import_first(config: RunConfig) -> float:
-    """Import a trial's method; returns the seconds. A rank that was forked has harness's own already."""
-    start = time.perf_counter()
-    METHODS.load(config.method.name, config.plugin)
-    return time.perf_counter() - start
+        Neither this trainer nor its method is of use then, see `set_up`. Every rank must call. Returns whether it
+        came to its end: steps that last are not repeated.
+        """
+        worker = self.worker
+        if self.spec.scored:
+            with worker.meters.paused():
+                self.scores()
+                if self.spec.sampled_eval:
+                    self.method.sampled_scores()
+        worker.model.train()
+        end, whole = math.inf, True  # the first step compiles: its time is not the others'
+        with worker.clock.epoch(aligned=worker.job.config.timing == "breakdown"):
+            for step in self.method.rehearsal():
+                self._take(step)
+                late = torch.tensor([time.perf_counter() > end], device=worker.device)
+                if any(worker.comm.all_gather(late)):
+                    whole = False  # what is called first in a later step is short compared with such steps
+                    break
+                end = min(end, time.perf_counter() + REHEARSED_S)
+        self.method.close()
+        return whole
+
+    def keep(self, checkpoints: Checkpoints, done: int) -> None:
+        """Write a checkpoint after `done` epochs; where it cannot be written, training goes on without."""
+        worker, network = self.worker, self.network
+        paused = self.account.paused(), network.paused() if network else nullcontext()
+        with worker.spans("checkpoint"), worker.meters.paused(), paused[0], paused[1]:
+            self.method.synchronize()
+            # All that the epochs to come, and the report, follow from.
+            state = {
+                "weights": self.flat.values,
+                "optimizer": self.optimizer.state_dict(),
+                "broken": self.integrity.broken,
+                "trained_s": self.trained_s,
+                "eval_s": self.eval_s,
+                "method": self.method.state(),
+                "report": self.report.state(),
+                "usage": self.account.state(),
+                "wire": network.state() if network else None,
+                "worker": worker.state(),
+            }
+            try:
+                checkpoints.write(done, state)
+            except OSError as error:
+                self.report.flag("checkpoint", f"could not be written: {error.strerror or error}")
+
+    def resume(self) -> None:
+        """Go on from the last checkpoint, if any, as if there had been no other process; every rank must call.
+
+        What was drawn, sent and measured since set-up began is forgotten.
+        """
+        if self.checkpoints is None or (found := self.checkpoints.last(self.report.stage)) is None:
+            return
+        done, state = found
+        self.method.restore(state["method"], done)
+        with torch.no_grad():
+            self.flat.values.copy_(state["weights"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.integrity.resumed(state["broken"])
+        self.report.restore(state["report"], done)
+        for number, row in enumerate(self.report.epochs, start=1):
+            if self.spec.evaluates(row["epoch"]):
+                self._follow_scores(row, self.report.epochs[:number])
+        self.trained_s, self.eval_s = state["trained_s"], state["eval_s"]
+        self.account.restore(state["usage"])
+        if self.network is not None and state["wire"] is not None:
+            self.network.restore(state["wire"])
+        self.worker.comm.barrier()
+        self.worker.restore(state["worker"])
 
 
-@outside()
-def set_up(worker: Worker, report: RankReport, usage: Usage | None = None, imported_s: float = 0.0) -> Trainer:
+def late_kernels(known: Versions | None) -> list[str]:
+    """Return the compiled kernels that were loaded or changed since a rehearsal; none without one."""
+    return [] if known is None else sorted(name for name, version in loaded().items() if version != known.get(name))
+
+
+@outside_heap()
+def set_up(worker: Worker, report: RankReport, account: CpuAccount | None = None, imported_s: float = 0.0) -> Trainer:
     """Return the trainer of a trial, after all that comes before its first epoch; every rank must call.
 
     A method is made, and rehearsed (`Trainer.rehearse`) on a model of its own; then both are made anew. What the first
     making took is the method's set-up, what came after it is `compile_s`: it draws nothing of the training's random
-    numbers, and its bytes are counted under the scope `compile`. `imported_s` (`import_first`) is part of it. Where
-    epochs are not timed there is no rehearsal.
+    numbers, and its bytes are counted under the scope `compile`. `imported_s`, of the method's module, is part of it.
+    Where epochs are not timed there is no rehearsal.
     """
     with worker.spans("prepare"):
-        trainer = Trainer(worker, report, usage)
-    usage = trainer.usage  # it has seen what threads there were before any method
-    seconds, found, told = worker.spans.seconds.copy(), worker.found.copy(), trainer.method.setup_metrics()
-    report.setup(worker, trainer.method, seconds, told)
+        trainer = Trainer(worker, report, account)
+    account = trainer.account  # it has seen the threads from before any method
+    seconds, found, metrics = worker.spans.seconds.copy(), worker.found.copy(), trainer.method.setup_metrics()
+    report.setup(worker, trainer.method, seconds, metrics)
     start = time.perf_counter()
     if worker.job.config.timing != "off":
         with worker.traffic.during("compile"):
@@ -457,74 +492,11 @@ def set_up(worker: Worker, report: RankReport, usage: Usage | None = None, impor
             report.let_go()
             del trainer
             gc.collect()  # or there would be the memory of two methods
-            give_back()
+            trim_heap()
             worker.start_over()
-            trainer = Trainer(worker, report, usage)
+            trainer = Trainer(worker, report, account)
         trainer.kernels = loaded() if whole else None
-    worker.found, worker.spans.seconds, worker.clock.beside = found, {}, {}  # without what the rehearsal added
+    worker.found, worker.spans.seconds, worker.clock.background = found, {}, {}  # without what the rehearsal added
     report.rehearsed(trainer.method, imported_s + time.perf_counter() - start)
     worker.comm.barrier()  # or the first epoch would begin with a wait for the slowest
     return trainer
-
-
-def _times(timed: EpochTime, *, detailed: bool) -> dict[str, Any]:
-    """Return the clock's metrics of an epoch as columns; None, not 0, where phases were not timed."""
-    metrics: dict[str, Any] = {f"time_{phase}_s": seconds for phase, seconds in timed.phases.items()}
-    metrics |= {f"cpu_{phase}_s": seconds for phase, seconds in timed.cpu.items()}
-    for phase in HOST_PHASES:
-        metrics[f"host_{phase}_s"] = timed.host[phase]
-    metrics |= {"comm_busy_s": timed.busy_s, "comm_exposed_s": timed.phases["comm"]}
-    if not detailed:
-        metrics = dict.fromkeys(metrics)
-    return metrics | {"cpu_s": timed.cpu_s, "barriers": timed.barriers}
-
-
-def resume(trainer: Trainer) -> None:
-    """Go on from the last checkpoint, if there is one, as if there had been no other process; every rank must call.
-
-    What was drawn, sent and measured since set-up began is forgotten.
-    """
-    if trainer.checkpoints is None or (found := trainer.checkpoints.last(trainer.report.stage)) is None:
-        return
-    done, state = found
-    trainer.method.restore(state["method"], done)
-    with torch.no_grad():
-        trainer.flat.values.copy_(state["weights"])
-    trainer.optimizer.load_state_dict(state["optimizer"])
-    trainer.integrity.resumed(state["broken"])
-    trainer.report.restore(state["report"], done)
-    for number, row in enumerate(trainer.report.epochs, start=1):
-        if trainer.spec.evaluates(row["epoch"]):
-            trainer.take_scores(row, trainer.report.epochs[:number])
-    trainer.trained_s, trainer.eval_s = state["trained_s"], state["eval_s"]
-    trainer.usage.restore(state["usage"])
-    trainer.wire.restore(state["wire"])
-    trainer.worker.comm.barrier()
-    trainer.worker.restore(state["worker"])
-
-
-def keep(trainer: Trainer, checkpoints: Checkpoints, done: int) -> None:
-    """Write a checkpoint after `done` epochs; where it cannot be written, training goes on without."""
-    worker = trainer.worker
-    with worker.spans("checkpoint"), worker.meters.paused(), trainer.usage.besides(), trainer.wire.besides():
-        trainer.method.synchronize()
-        try:
-            checkpoints.write(done, state_of(trainer))
-        except OSError as error:
-            trainer.report.flag("checkpoint", f"could not be written: {error.strerror or error}")
-
-
-def state_of(trainer: Trainer) -> dict[str, Any]:
-    """Return all that the epochs to come, and the report, follow from; see `resume`."""
-    return {
-        "weights": trainer.flat.values,
-        "optimizer": trainer.optimizer.state_dict(),
-        "broken": trainer.integrity.broken,
-        "trained_s": trainer.trained_s,
-        "eval_s": trainer.eval_s,
-        "method": trainer.method.state(),
-        "report": trainer.report.state(),
-        "usage": trainer.usage.state(),
-        "wire": trainer.wire.state(),
-        "worker": trainer.worker.state(),
-    }

@@ -1,4 +1,4 @@
-"""Worker: what a rank has."""
+"""Worker: one rank's partition, features, communicator, clock, model and random numbers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.data.store import open_graph
+from harness.data.prepared import open_graph
 from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.devices import kind_of, upload
 from harness.graph.partition import Partition, View
+from harness.runtime.audit import TrafficCheck
 from harness.runtime.clock import Clock, Spans
-from harness.runtime.comm import Communicator, Traffic, TrafficCheck
+from harness.runtime.comm import Communicator, Traffic
 from harness.runtime.evaluation import WholeBlock
 from harness.runtime.features import FeatureStore
-from harness.runtime.job import Job, Moves, rank_device
+from harness.runtime.job import Job, ProgressBeacon, rank_device
 from harness.runtime.meters import Meters
-from harness.runtime.run_config import IN_PHASES, RunConfig
+from harness.runtime.run_config import IN_PHASES
 from harness.runtime.step import Loss
 
 if TYPE_CHECKING:
@@ -35,10 +36,10 @@ class Worker:
 
     Attributes:
         rank, world: this rank and their number.
-        spans: seconds of what comes before the first epoch and between epochs.
-        found: what its set-up found ready-made, and the seconds that its making took; None where that is not known.
+        spans: seconds before the first epoch and between epochs, by name.
+        found: seconds that parts of the set-up took which it found ready-made, by name; None where that is not known.
         comm, clock: the only ways to other ranks and to the time.
-        moves: tells whoever watches how far it is.
+        beacon: shows the launcher how far it is.
         meters: memory, utilisation and energy of this rank.
         interface: the network interface that the ranks talk over; None where it is not known.
         check: holds counted bytes against the interface's (`traffic: verify`), or None.
@@ -50,48 +51,44 @@ class Worker:
         model: the replica.
         rng: this rank's numpy generator, for sampling.
         aggregated_rows: some of the inner rows' aggregated features [F], once they were aggregated.
-        tell: called with a line on work that takes long before the first epoch.
+        notify: called with a line on work that takes long before the first epoch.
     """
 
-    def __init__(self, job: Job, rank: int, world: int, tell: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, job: Job, rank: int, world: int, notify: Callable[[str], None] = lambda text: None) -> None:
         config = job.config
-        self.job, self.rank, self.world, self.tell = job, rank, world, tell
+        self.job, self.rank, self.world, self.notify = job, rank, world, notify
         self.spans = Spans()
         with self.spans("open"):
-            self._open(config)
-
-    def _open(self, config: RunConfig) -> None:
-        job, rank, world = self.job, self.rank, self.world
-        self.device = rank_device(config.device)
-        self.spans.of(self.device)
-        if self.device.type == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = False  # float32 is float32, whatever a plugin has set
-        self.dtype = getattr(torch, config.train.stored)
-        self.clock, self.traffic = Clock(self.device, detailed=config.timing in IN_PHASES), Traffic()
-        self.moves = Moves(job.out, rank)
-        self.comm = Communicator(
-            rank, world, self.device, self.clock, self.traffic, timeout_s=job.collective_timeout_s,
-            message=torch.bfloat16 if config.train.message_precision == "bf16" else None, moves=self.moves,
-        )  # fmt: skip
-        self.interface = os.environ.get("GLOO_SOCKET_IFNAME") if world > 1 else None
-        self.check: TrafficCheck | None = None
-        if config.traffic == "verify" and self.interface is not None:
-            self.check = TrafficCheck(self.comm, self.interface, shaped=config.network is not None)
-        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        clock = self.clock  # the meters' thread must not hold the worker
-        self.meters = Meters(
-            self.device, local_rank=local_rank, timing=config.timing, phase=lambda: clock.current, cores=job.cores
-        )
-        self.aggregated_rows: dict[int, Tensor] = {}
-        self._graph = open_graph(job.graph)
-        self.stored_features, self.multilabel = self._graph.features, self._graph.multilabel
-        self.view = self.open_view(job.train_view, rank)
-        self.found: dict[str, float | None] = {"partition": self.view.partition.meta.get("seconds")}
-        self.eval_view = self.open_view(job.full_view, rank) if job.inductive else self.view
-        counts = self.comm.all_gather(torch.tensor([self.train_rows.numel()], device=self.device))
-        self.train_counts = [int(c) for c in counts]
-        self._random = _global_generators()  # a plugin's may be these
-        self.start_over()
+            self.device = rank_device(config.device)
+            self.spans.of(self.device)
+            if self.device.type == "cuda":
+                torch.backends.cuda.matmul.allow_tf32 = False  # float32 is float32, whatever a plugin has set
+            self.dtype = getattr(torch, config.train.stored)
+            self.clock, self.traffic = Clock(self.device, detailed=config.timing in IN_PHASES), Traffic()
+            self.beacon = ProgressBeacon(job.out, rank)
+            self.comm = Communicator(
+                rank, world, self.device, self.clock, self.traffic, timeout_s=job.collective_timeout_s,
+                message=torch.bfloat16 if config.train.message_precision == "bf16" else None, beacon=self.beacon,
+            )  # fmt: skip
+            self.interface = os.environ.get("GLOO_SOCKET_IFNAME") if world > 1 else None
+            self.check: TrafficCheck | None = None
+            if config.traffic == "verify" and self.interface is not None:
+                self.check = TrafficCheck(self.comm, self.interface, shaped=config.network is not None)
+            local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+            clock = self.clock  # the meters' thread must not hold the worker
+            self.meters = Meters(
+                self.device, local_rank=local_rank, timing=config.timing, phase=lambda: clock.current, cores=job.cores
+            )
+            self.aggregated_rows: dict[int, Tensor] = {}
+            self._graph = open_graph(job.graph)
+            self.stored_features, self.multilabel = self._graph.features, self._graph.multilabel
+            self.view = self.open_view(job.train_view, rank)
+            self.found: dict[str, float | None] = {"partition": self.view.partition.meta.get("seconds")}
+            self.eval_view = self.open_view(job.full_view, rank) if job.inductive else self.view
+            counts = self.comm.all_gather(torch.tensor([self.train_rows.numel()], device=self.device))
+            self.train_counts = [int(c) for c in counts]
+            self._random = _global_generators()  # a plugin's may be these
+            self.start_over()
 
     def start_over(self) -> None:
         """Make the model and the random numbers that the training starts from; features are as they were read.
@@ -119,7 +116,7 @@ class Worker:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Leave all generators as they were: what happens beside the training draws none of its numbers."""
+        """Leave all generators as they were: what is no training draws none of its numbers."""
         ours, others = self.rng.bit_generator.state, _global_generators()
         with torch.random.fork_rng(kind_of(self.device).generators(self.device)):
             try:
@@ -129,7 +126,7 @@ class Worker:
                 self.rng.bit_generator.state = ours
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of it: generators, the model's buffers, what was counted and measured."""
+        """Return generators, the model's buffers, counts and measurements, for a checkpoint."""
         return {
             "rng": self.rng.bit_generator.state,
             "torch": torch.get_rng_state(),
@@ -139,7 +136,7 @@ class Worker:
             "rows": self.model.known_rows,
             "traffic": self.traffic.rows(),
             "between": self.spans.seconds,
-            "beside": self.clock.beside,
+            "beside": self.clock.background,
             "meters": self.meters.state(),
             "check": None if self.check is None else self.check.state(),
         }
@@ -151,7 +148,7 @@ class Worker:
                 buffer.copy_(state["buffers"][name])
         self.model.known_rows = state["rows"]
         self.traffic.restore(state["traffic"])
-        self.spans.seconds, self.clock.beside = state["between"], state["beside"]
+        self.spans.seconds, self.clock.background = state["between"], state["beside"]
         self.meters.restore(state["meters"])
         if self.check is not None and state["check"] is not None:
             self.check.restore(state["check"])
@@ -208,7 +205,6 @@ class Worker:
 
 
 def _global_generators() -> tuple[Any, Any]:
-    """Return the states of Python's and NumPy's global generators."""
     return random.getstate(), np.random.get_state()
 
 

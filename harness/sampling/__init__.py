@@ -1,5 +1,5 @@
 """Samplers that several methods share, and what they are made of."""
 
-import lazy_loader
+from harness.deferred import moved
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = moved(__name__)

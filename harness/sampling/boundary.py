@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.csr import Floats, Ints, Places
+from harness.graph.csr import pointers as pointers_of
 from harness.graph.devices import kind_of, upload
-from harness.sampling.on_device import draw_bernoulli, draw_fixed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,3 +63,28 @@ def _draw_on_device(
         return kept, torch.full((len(kept),), 1 / rate, dtype=torch.float64, device=device)
     kept, segment = draw_fixed(pointers, counts, device, generator)
     return kept, upload(factors, device)[segment]
+
+
+def draw_bernoulli(count: int, rate: float, device: torch.device, generator: torch.Generator) -> Tensor:
+    """Return which of `count` are drawn, each with the probability `rate`: int64, ascending.
+
+    The host waits for their number.
+    """
+    drawn = torch.rand(count, dtype=torch.float64, device=device, generator=generator) < rate
+    return drawn.nonzero().squeeze(1)
+
+
+def draw_fixed(pointers: Ints, counts: Ints, device: torch.device, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return `counts[s]` of each segment's places, every subset with the same chance, and the segment of each.
+
+    `pointers` int64 [segments + 1] and `counts` int64 [segments] are the host's. Both results are int64, ascending.
+    """
+    total, drawn = int(pointers[-1]), int(counts.sum())
+    ends, sizes = upload(pointers, device), upload(counts, device)
+    segments = torch.arange(sizes.numel(), device=device)
+    segment = segments.repeat_interleave(ends.diff(), output_size=total)
+    # Sorted by segment, then by a random number: the first of each segment are drawn.
+    order = (torch.rand(total, dtype=torch.float64, device=device, generator=generator) + segment).argsort()
+    of = segments.repeat_interleave(sizes, output_size=drawn)
+    at = torch.arange(drawn, device=device) + (ends[:-1] - pointers_of(sizes)[:-1])[of]
+    return order[at].sort().values, of

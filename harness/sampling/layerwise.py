@@ -1,4 +1,9 @@
-"""Independent draws: chances that sum to the size of a sample."""
+"""Layer-wise sampling: a layer's nodes are drawn together, by importance.
+
+On a device torch's operations draw. A node's random number is that of the compiled kernels, and nodes have the same
+order: the same are drawn with the same seed, unless a number is within rounding of its chance (sums are added up in
+other orders). The host waits for sizes alone, which docstrings say.
+"""
 
 from __future__ import annotations
 
@@ -6,86 +11,43 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from harness.deferred import numba, torch
 from harness.deferred import numpy as np
-from harness.graph.block import Propagation
-from harness.graph.csr import Floats, Ints, Topology
+from harness.deferred import torch
+from harness.graph.block import OwnRows, Propagation
+from harness.graph.csr import Floats, Ints, Topology, pointers, sums_by_group, sums_of_rows
+from harness.graph.devices import upload
+from harness.graph.kernels import node_uniforms
 from harness.metrics import Metric
 from harness.sampling import layer_kernels as kernels
-from harness.sampling.layerwise_on_device import LayersOnDevice, ScaledOnDevice
-from harness.sampling.sample import DrawnLayer, LayerSample, OwnSample, Pool, Sample, Tables, propagation_scales
+from harness.sampling.layer_kernels import solve
+from harness.sampling.sample import (
+    DrawnLayer,
+    GraphOnDevice,
+    LayerOnDevice,
+    LayerSample,
+    OwnSample,
+    Pool,
+    Sample,
+    Tables,
+    number_nodes,
+    propagation_scales,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-SLACK = 1e-11  # relative; above the rounding of a sum, so that a pass never finds more of p = 1 than `size`
-TINY = 2.0**-600  # a sum below it, of numbers that may be subnormal, may not be exact
-
-
-def inclusion(weights: Floats, size: int) -> Floats:
-    """Return p_j = min(1, c w_j) with sum p = size, float64 [n].
-
-    Where `size` is at least the number of positive weights, those have p = 1. A weight of 0 has p = 0. c comes from
-    passes over the weights: each leaves out those found to have p = 1 and shares the rest of `size` anew. Almost
-    always a handful do; only weights that fall by a factor of about `size` from one to the next need one each.
-
-    `weights` are float64 [n], finite and not negative; `size` is the expected number of draws, a ValueError if it is
-    negative.
-    """
-    if size < 0:
-        raise ValueError(f"a sample has a size of at least 0, not {size}")
-    out = np.empty(weights.size)
-    write_inclusion(np.asarray(weights, np.float64), size, out)
-    return out
-
-
-@numba.njit(cache=True, nogil=True)
-def write_inclusion(weights, size, out):  # type: ignore[no-untyped-def]
-    """`inclusion`, written into `out` float64 [n], for other kernels."""
-    scale, share = solve(weights, size)
-    for j in range(weights.size):
-        p = weights[j] * scale * share if weights[j] > 0 else 0.0
-        out[j] = 1.0 if p > 1 else p
-
-
-@numba.njit(cache=True, nogil=True)
-def solve(weights, size):  # type: ignore[no-untyped-def]
-    """Return two factors of c, `inclusion`'s p_j = min(1, w_j scale share); their product may overflow.
-
-    c is infinite where `size` is at least the number of positive weights.
-    """
-    if size == 0 or size >= _split(weights, 0.0, 1.0)[0]:  # all that are positive
-        return 1.0, np.inf if size > 0 else 0.0
-    # What is above the bound has p = 1. The scale, a power of 2, keeps the sum of the rest from overflow and,
-    # where only tiny weights are left, from loss.
-    bound, certain, scale = np.inf, -1, 1.0
-    while True:
-        found, rest = _split(weights, bound, scale)
-        if rest == np.inf or rest < TINY:
-            scale = scale * TINY if rest == np.inf else scale / TINY
-            continue
-        share = (size - found) / rest
-        if found == certain:
-            return scale, share
-        certain, bound = found, (1 + SLACK) / share / scale
-
-
-# Sums in any order, so that the loop runs in vectors.
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
-def _split(weights, bound, scale):  # type: ignore[no-untyped-def]
-    """How many weights are above `bound`, and the sum of the others times `scale`."""
-    above, rest = 0, 0.0
-    for j in range(weights.size):
-        is_above = weights[j] > bound
-        above += is_above
-        rest += 0.0 if is_above else weights[j] * scale
-    return above, rest
-
+    from torch import Tensor
 
 Estimator = Literal["poisson", "ladies"]
 Layers = Literal["paper", "public", "nested"]
 LAYERS = "sources of a layer: what was drawn; that and the batch; or that and the layer's destinations"
 """Describes the option `layers`."""
+
+
+class AlphaRule(Protocol):
+    """How much more often local candidates are drawn than remote ones of the same weight."""
+
+    def alpha_of(self, n_local: int, n_remote: int, q_local: float, q_remote: float, size: int) -> float:
+        """Return alpha >= 1; n: numbers of candidates, q: sums of their q, size: how many are drawn or -1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,11 +230,11 @@ class LayerFrontier:
             *drawn, self._node[: self._known], self._row, self._kept.size, self._bits, self._inverse
         )  # fmt: skip
         sources = np.concatenate([self._kept, fresh])
-        pointers = kernels.gather(
+        starts = kernels.gather(
             *self._weights, self._rows, self._starts, self._edges,
             self._bits, self._row, self._inverse, self._columns, self._values,
         )  # fmt: skip
-        edges = slice(pointers[-1])
+        edges = slice(starts[-1])
         columns, values = self._columns[edges].copy(), self._values[edges].copy()
         numbers = self._number[self._destinations]
         at = np.empty(0, np.int64) if nested else np.flatnonzero(self._row[numbers] >= 0)
@@ -280,14 +242,14 @@ class LayerFrontier:
         if normalise:
             if graph.draws_loop:
                 own[at] = inverse * self._factor[numbers[at]]
-            scale = kernels.row_scales(pointers, columns, values, sources, *graph.right, own, self._sums)
+            scale = kernels.row_scales(starts, columns, values, sources, *graph.right, own, self._sums)
         values_or_ones = None if whole and graph.topology.weights is None else values
         if nested:
-            return LayerSample(sources, pointers, columns, values_or_ones, scale)
+            return LayerSample(sources, starts, columns, values_or_ones, scale)
         counts = (inverse, inverse) if scale is None else (np.ones(at.size), inverse * scale[at])
         rows = self._row[numbers[at]].astype(np.int64)
         return LayerSample(
-            sources, pointers, columns, values_or_ones, scale, own=OwnSample(self._destinations, at, rows, *counts)
+            sources, starts, columns, values_or_ones, scale, own=OwnSample(self._destinations, at, rows, *counts)
         )  # fmt: skip
 
 
@@ -300,11 +262,200 @@ def _grown(array: Any, size: int) -> Any:
     return larger
 
 
-class AlphaRule(Protocol):
-    """How much more often local candidates are drawn than remote ones of the same weight."""
+def inclusion_on_device(weights: Tensor, size: int) -> Tensor:
+    """Return what `layerwise.inclusion` does of `weights` float64 [n], more than `size` of which are positive."""
+    ordered, count = weights.sort().values, weights.numel()
+    # The k smallest share what of the size the others leave, which have p = 1. For k up to the one wanted no p is
+    # above 1, beyond it one is. Small ones are added up first: large ones do not drown them.
+    ranks = torch.arange(1, count + 1, device=weights.device)
+    sums, shares = ordered.cumsum(0), ranks + (size - count)
+    last = torch.where(ordered * shares <= sums, ranks, 1).amax().view(1) - 1  # a tensor: the host does not wait
+    return (weights / sums[last] * shares[last]).clamp(max=1)
 
-    def alpha_of(self, n_local: int, n_remote: int, q_local: float, q_remote: float, size: int) -> float:
-        """Return alpha >= 1; n: numbers of candidates, q: sums of their q, size: how many are drawn or -1."""
+
+@dataclass(frozen=True, eq=False)
+class ScaledOnDevice:
+    """A `Scaled` graph on a device; what one value stands for is a view of it."""
+
+    graph: GraphOnDevice
+    left: Tensor  # float64 [N]
+    right: Tensor  # float64 [N]
+    keep: Tensor  # bool [N]
+    own: Tensor  # float64 [N]
+    draws_loop: bool
+    plain: bool  # right and keep are 1 for all
+
+    @classmethod
+    def of(cls, scaled: Scaled, device: torch.device) -> ScaledOnDevice:
+        """Copy a graph to the device; the host waits."""
+
+        def by_node(array: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(np.array(array)).to(device).expand(scaled.topology.num_nodes)
+
+        right, keep = scaled.right, scaled.keep
+        return cls(
+            GraphOnDevice.of(scaled.topology, device), by_node(scaled.left), by_node(right[0]), by_node(keep[0]),
+            by_node(scaled.own[0]), scaled.draws_loop, right[1] == keep[1] == 0,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class SightsOnDevice:
+    """The rows of destinations, and all nodes as a loop over them meets them: each destination before its neighbours.
+
+    Attributes:
+        pointers: int64 [num_dst + 1], to the edges of each destination.
+        entries, row: int64 [edges], an edge's place in the graph, and its destination's number.
+        nodes: int32 [num_dst + edges], the nodes.
+        own_at, edge_at: int64, where the destinations are among them, and the edges' neighbours.
+    """
+
+    pointers: Tensor
+    entries: Tensor
+    row: Tensor
+    nodes: Tensor
+    own_at: Tensor
+    edge_at: Tensor
+
+    @classmethod
+    def of(cls, graph: GraphOnDevice, destinations: Tensor) -> SightsOnDevice:
+        """Read the rows of the destinations (int64); the host waits for the number of edges."""
+        starts, entries, row = graph.rows(destinations)
+        own_at = starts[:-1] + torch.arange(destinations.numel(), device=row.device)
+        edge_at = torch.arange(row.numel(), device=row.device) + row + 1
+        nodes = graph.indices.new_empty(own_at.numel() + edge_at.numel())
+        nodes[own_at], nodes[edge_at] = destinations.int(), graph.indices[entries]
+        return cls(starts, entries, row, nodes, own_at, edge_at)
+
+
+class LayerFrontierOnDevice:
+    """The nodes that a layer meets, numbered in the order of first sight, and the edges into its destinations.
+
+    `keep` destinations, the first, are sources in any case. The host waits for the numbers of edges and of nodes.
+    """
+
+    def __init__(self, scaled: ScaledOnDevice, destinations: Tensor, keep: int) -> None:
+        graph, self._scaled, self._destinations, self._kept = scaled.graph, scaled, destinations, keep
+        self._seen = seen = SightsOnDevice.of(graph, destinations)
+        self._node, number = number_nodes(destinations[:0], seen.nodes, len(graph.indptr) - 1)
+        self._own, self._edges = number[seen.own_at], number[seen.edge_at]
+        self._weights = None if graph.weights is None else graph.weights[seen.entries].double()
+        self._factor = torch.where(scaled.keep[self._node], scaled.right[self._node], 0.0)
+        scale = scaled.left[destinations].square()[seen.row]
+        squares = scale.new_empty(seen.nodes.numel())
+        squares[seen.own_at] = scaled.own[destinations]
+        squares[seen.edge_at] = scale if self._weights is None else scale * self._weights.square()
+        sums = sums_by_group(squares, number, self._node.numel())
+        self._weight = sums * self._factor.square()
+
+    def weigh(self, local: Tensor | None, skew: AlphaRule | None, size: int) -> tuple[float, int]:
+        """See `LayerFrontier.weigh`; `local` is bool [N]. The host waits for the rule's arguments, or the number."""
+        candidates = self._weight > 0
+        if skew is None or local is None:
+            return 1.0, int(candidates.sum())
+        here = local[self._node]
+        near, far = (torch.where(side, self._weight, 0).sum() for side in (here, ~here))
+        near_count, count = (candidates & here).sum().double(), candidates.sum().double()
+        n_local, n_remote, q_local, q_remote = torch.stack([near_count, count - near_count, near, far]).tolist()
+        alpha = skew.alpha_of(int(n_local), int(n_remote), q_local, q_remote, size)
+        self._weight = torch.where(here, alpha * self._weight, self._weight)
+        return alpha, int(n_local + n_remote)
+
+    def draw(self, size: int, estimator: Estimator, seed: int, depth: int) -> tuple[Tensor, Tensor]:
+        """Return which nodes are drawn [met], fewer than there are candidates or all (-1), and what edges count."""
+        weight = self._weight
+        if size < 0:
+            return weight > 0, torch.ones_like(weight)
+        numbers = node_uniforms(seed, depth, self._node)
+        if estimator == "poisson":
+            chance = inclusion_on_device(weight, size)
+            return numbers < chance, 1 / chance
+        waits = torch.where(weight > 0, -torch.log1p(-numbers) / weight, torch.inf)
+        first = waits.topk(size, largest=False, sorted=False).indices
+        return torch.zeros_like(weight, dtype=torch.bool).index_fill(0, first, True), weight.sum() / (size * weight)
+
+    def join(self, drawn: Tensor, inverse: Tensor, size: int | None) -> tuple[Tensor, Tensor]:
+        """Add the destinations that are kept to those drawn; see `LayerFrontier.join`."""
+        added = self._own[: self._kept].long()
+        counts = torch.ones_like(inverse[added])
+        if size is not None:
+            share = size * self._weight[added]
+            counts = torch.where(share > 0, self._weight.sum() / share, share)
+        return drawn.index_fill(0, added, True), inverse.index_copy(0, added, counts)
+
+    def layer(self, drawn: Tensor, inverse: Tensor, whole: bool, normalise: bool, nested: bool) -> LayerOnDevice:
+        """See `LayerFrontier.layer`; the host waits for the numbers of sources and edges, and of own rows."""
+        graph, kept = self._scaled.graph, self._kept
+        row = torch.full_like(self._node, -1, dtype=torch.int32)
+        row[self._own[:kept]] = torch.arange(kept, dtype=torch.int32, device=row.device)
+        fresh = (drawn & (row < 0)).nonzero().squeeze(1)
+        row[fresh] = torch.arange(kept, kept + fresh.numel(), dtype=torch.int32, device=row.device)
+        sources = torch.cat([self._destinations[:kept], self._node[fresh]])
+        is_drawn = drawn[self._edges]
+        places = is_drawn.nonzero().squeeze(1)
+        numbers, starts = self._edges[places], pointers(is_drawn)[self._seen.pointers]
+        values = inverse[numbers] if self._weights is None else self._weights[places] * inverse[numbers]
+        scale = self._row_scales(starts, values, numbers, drawn, inverse) if normalise else None
+        counted = None if whole and graph.weights is None else values
+        own = None if nested else self._own_rows(drawn, inverse, row, scale)
+        return LayerOnDevice(sources, starts, row[numbers], graph.degree(sources), counted, scale, own=own)
+
+    def _own_rows(self, drawn: Tensor, inverse: Tensor, row: Tensor, scale: Tensor | None) -> tuple[Tensor, OwnRows]:
+        """Return the destinations, and the own rows of those that are sources."""
+        at = drawn[self._own].nonzero().squeeze(1)
+        numbers = self._own[at]
+        own = loop = inverse[numbers]
+        if scale is not None:
+            own, loop = torch.ones_like(own), own * scale[at]
+        degree = self._scaled.graph.degree(self._destinations)
+        return self._destinations, OwnRows(degree, at, row[numbers].long(), own, loop)
+
+    def _row_scales(self, starts: Tensor, values: Tensor, numbers: Tensor, drawn: Tensor, inverse: Tensor) -> Tensor:
+        """Return what makes rows of drawn edges sum to those of all candidates; 1 where nothing does."""
+        scaled, loops = self._scaled, self._factor[self._own]
+        if scaled.plain:
+            wanted = scaled.graph.degree(self._destinations)
+        else:
+            every = self._factor[self._edges]
+            every = every if self._weights is None else every * self._weights
+            wanted = sums_of_rows(self._seen.pointers, every)
+        found = sums_of_rows(starts, values * scaled.right[self._node[numbers]])
+        if scaled.draws_loop:
+            wanted = wanted + loops
+            found = found + torch.where(drawn[self._own], inverse[self._own] * loops, 0)
+        return torch.where(found != 0, wanted / found, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class LayersOnDevice:
+    """Draws what a `LayerSampler` of the same arguments does."""
+
+    scaled: ScaledOnDevice
+    local: Tensor | None  # bool [N]
+    skew: AlphaRule | None
+    estimator: Estimator
+    layers: Layers
+
+    def sample(
+        self, targets: Ints, sizes: Sequence[int], seed: int
+    ) -> tuple[list[LayerOnDevice], list[float], list[int]]:
+        """Return the layers, alphas and candidates, input layer first; the host waits for sizes, a few a layer."""
+        nodes = upload(targets, self.scaled.left.device)
+        layers, alphas, candidates = list[LayerOnDevice](), list[float](), list[int]()
+        for depth, size in enumerate(reversed(sizes)):
+            keep = {"nested": nodes.numel(), "public": targets.size, "paper": 0}[self.layers]
+            frontier = LayerFrontierOnDevice(self.scaled, nodes, keep)
+            alpha, count = frontier.weigh(self.local, self.skew, size)
+            whole = size < 0 or size >= count
+            corrects = self.estimator == "ladies" and not whole
+            drawn, inverse = frontier.draw(-1 if whole else size, self.estimator, seed, depth)
+            if self.layers == "public":
+                drawn, inverse = frontier.join(drawn, inverse, size if corrects else None)
+            layers.append(frontier.layer(drawn, inverse, whole, corrects, self.layers == "nested"))
+            nodes = layers[-1].sources
+            alphas.append(alpha)
+            candidates.append(count)
+        return layers[::-1], alphas[::-1], candidates[::-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,16 +470,14 @@ class LayerBatch:
 class LayerSampler:
     """Draws a layer's nodes among the neighbours of its destinations.
 
-    A layer's candidates are the nodes j with an edge to a destination (of a weight that is not 0). Of the destinations
-    `layers` says: `paper`: own rows and self loops are edges like others, so that a destination is a candidate, and a
-    source only if it is drawn; the next layer's destinations are the drawn nodes, nothing more (LADIES, Algorithm 1).
-    `public`: the same, but the targets are sources in any case (what LADIES' code does): they count 1 to the `poisson`
-    estimator, to `ladies` as if drawn. `nested`: destinations are sources in any case and their own rows and self
-    loops exact; each is drawn or not drawn for its other edges. Degrees, and with them A, are those of the whole graph,
-    whatever is drawn or left out.
+    Candidates are the nodes with an edge, of a weight that is not 0, to a destination. `layers: paper`: a destination's
+    own row and self loop are edges like others, and the next layer's destinations are the drawn nodes alone (LADIES,
+    Algorithm 1). `public`: the targets are sources in any case, as in LADIES' code: they count 1 to the `poisson`
+    estimator, to `ladies` as if drawn. `nested`: destinations are sources in any case, own rows and self loops exact.
+    Degrees are the whole graph's.
 
-    Whether a node is drawn depends on the batch's seed, the layer, the node and its chance alone. Takes time linear
-    in the edges into the layers' destinations. Threads may sample at the same time.
+    Whether a node is drawn depends on seed, layer, node and its chance alone. Takes time linear in the edges into the
+    destinations. Threads may sample at the same time.
 
     Args:
         topology, tables: the graph, and tables of its nodes.
@@ -336,11 +485,9 @@ class LayerSampler:
         layers: see above.
         local: bool [N], which nodes are local; without it `skew` and `local_only` are a ValueError.
         skew: None, or the rule for alpha: local candidates are drawn in proportion to alpha q_j.
-        estimator: `poisson`: independent draws with p_j = min(1, c q_j), as many expected as the layer's size; an
-            edge counts w_ij / p_j, which is unbiased. `ladies`: `size` draws one after another without replacement,
-            pi_j = q_j / sum q; an edge counts w_ij / (s pi_j), times what makes a row's A-weights sum to those of
-            all its candidates (the public code's row normalisation; biased), and a drawn own row 1. A row of which
-            nothing is drawn is 0.
+        estimator: `poisson`: independent draws, p_j = min(1, c q_j), size expected; an edge counts w_ij / p_j, which is
+            unbiased. `ladies`: `size` draws without replacement, pi_j = q_j / sum q; an edge counts w_ij / (s pi_j),
+            then rows are scaled to the A-weights of all their candidates (biased), and a drawn own row counts 1.
         local_only: leave out remote candidates, and their edges.
         device: where to draw; a device other than the CPU, the default, keeps the graph.
     """
@@ -413,7 +560,7 @@ LAYERWISE_METRICS = (
     Metric.of_method("alpha", "sum of the factors of local nodes"),
     Metric.of_method("alphas", "number of these factors: `stat_alpha` / `stat_alphas` is their mean"),
 )
-"""What a method tells that draws by `LayerwiseSampler`, or skews otherwise."""
+"""Metrics of a method that draws by `LayerwiseSampler`, or skews otherwise."""
 
 
 class LayerwiseSampler:

@@ -1,22 +1,26 @@
-"""Neighbour sampling: so many in-neighbours of each node."""
+"""Neighbour sampling: so many in-neighbours of each node.
+
+On a device torch's operations draw. Random numbers are of the same streams, sources have the same order: with the same
+seed a sample is that of the compiled kernels, entry for entry. The host waits for sizes alone, which docstrings say.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from harness.deferred import numba
+from harness.deferred import numba, torch
 from harness.deferred import numpy as np
-from harness.graph.csr import Floats, Ints, Topology
-from harness.graph.kernels import batch_seed, below, next_u64, stream, uniform
-from harness.sampling.graph_on_device import GraphOnDevice
-from harness.sampling.layerwise import write_inclusion
-from harness.sampling.neighbours_on_device import sample_on_device
-from harness.sampling.sample import LayerSample, Sample, Source, Tables
+from harness.graph.csr import Floats, Ints, Topology, pointers, row_of_entries
+from harness.graph.devices import upload
+from harness.graph.kernels import batch_seed, below, below_on_device, next_u64, stream, stream_bits, uniform
+from harness.sampling.layer_kernels import write_inclusion
+from harness.sampling.sample import GraphOnDevice, LayerOnDevice, LayerSample, Sample, Source, Tables, number_nodes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
 
 def draw_neighbours(
@@ -58,16 +62,16 @@ def draw_neighbours(
     values = scale = None
     if node_weights is None:
         found, rows = topology.rows(targets, own=own, fanout=fanout, seed=seed)
-        pointers, entries = draw_uniform(found.indptr, rows, targets, fanout, seed)
-        scale = _scale(topology.indptr, targets, pointers)
+        starts, entries = draw_uniform(found.indptr, rows, targets, fanout, seed)
+        scale = _scale(topology.indptr, targets, starts)
         if found.weights is not None:
-            values = take(found.weights, entries, np.empty(entries.size))
+            values = take_entries(found.weights, entries, np.empty(entries.size))
     else:
         found, rows = topology.rows(targets, own=own)
         graph = found.indptr, found.indices, found.weights
-        pointers, entries, values = _weighted(*graph, node_weights, rows, targets, fanout, seed)
+        starts, entries, values = _weighted(*graph, node_weights, rows, targets, fanout, seed)
     sources, columns = number_sources(found, targets, entries, tables)
-    return LayerSample(sources, pointers, columns, values, scale)
+    return LayerSample(sources, starts, columns, values, scale)
 
 
 def number_sources(found: Topology, targets: Ints, entries: Ints, tables: Tables) -> tuple[Ints, NDArray[np.int32]]:
@@ -75,7 +79,7 @@ def number_sources(found: Topology, targets: Ints, entries: Ints, tables: Tables
 
     `found` is what `Topology.rows` returned for the targets.
     """
-    columns = take(found.indices, entries, np.empty(entries.size, np.int32))
+    columns = take_entries(found.indices, entries, np.empty(entries.size, np.int32))
     with tables.borrow() as table:
         return _number(targets, columns, table), columns
 
@@ -207,7 +211,7 @@ def _count_points(ends, length, start):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def take(array, entries, out):  # type: ignore[no-untyped-def]
+def take_entries(array, entries, out):  # type: ignore[no-untyped-def]
     """Write `array[entries]` into `out` and return it.
 
     A pass of its own: its loads, from all over the graph, wait for nothing and run in vectors.
@@ -240,6 +244,52 @@ def _number(targets, columns, table):  # type: ignore[no-untyped-def]
     return sources[:count].astype(np.int64)
 
 
+def sample_on_device(graph: GraphOnDevice, targets: Ints, fanouts: Sequence[int], seed: int) -> Sample:
+    """Return the sample that `FanoutSampler` draws without weights of nodes; the host waits twice a layer."""
+    layers, nodes = list[LayerOnDevice](), upload(targets, graph.indptr.device)
+    for depth, fanout in enumerate(reversed(fanouts)):
+        layers.append(draw_on_device(graph, nodes, fanout, batch_seed(seed, 0, 0, depth)))
+        nodes = layers[-1].sources
+    return Sample(layers[::-1], targets.size)
+
+
+def draw_on_device(graph: GraphOnDevice, targets: Tensor, fanout: int, seed: int) -> LayerOnDevice:
+    """Draw at most `fanout` (-1: all) neighbours of every target (int64 [n], distinct), uniformly.
+
+    As `draw_neighbours`, without weights of nodes; the host waits for the number of edges and of sources.
+    """
+    starts, entries = draw_uniform_on_device(graph, targets, fanout, seed)
+    sources, columns = number_nodes(targets, graph.indices[entries], len(graph.indptr) - 1)
+    drawn, degrees = starts.diff(), graph.indptr[targets + 1] - graph.indptr[targets]
+    scale = torch.where(drawn > 0, degrees.double() / drawn.clamp(min=1), 1.0)
+    values = None if graph.weights is None else graph.weights[entries]
+    return LayerOnDevice(sources, starts, columns, graph.degree(sources), values, scale)
+
+
+def draw_uniform_on_device(graph: GraphOnDevice, targets: Tensor, fanout: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return pointers by target, and the entries drawn for it; the host waits for their number."""
+    starts = graph.indptr[targets]
+    degrees = graph.indptr[targets + 1] - starts
+    out = pointers(degrees if fanout < 0 else degrees.clamp(max=fanout))
+    total = int(out[-1])
+    row = row_of_entries(out, total)
+    place = torch.arange(total, device=row.device) - out[row]
+    if 0 < fanout < graph.largest:
+        # Rows that are taken whole have no use for theirs.
+        picks = _floyd_on_device(degrees, fanout, stream_bits(seed, targets, fanout))[place, row]
+        place = torch.where(degrees[row] > fanout, picks, place)
+    return out, starts[row] + place
+
+
+def _floyd_on_device(degrees: Tensor, fanout: int, bits: Tensor) -> Tensor:
+    """Return a uniform subset of each 0, ..., degree - 1 above `fanout`, by Robert Floyd: [fanout, n], of as much."""
+    last = degrees - fanout + torch.arange(fanout, device=degrees.device).unsqueeze(1)
+    picks = below_on_device(bits, last + 1)
+    for k in range(1, fanout):
+        picks[k] = torch.where((picks[:k] == picks[k]).any(0), last[k], picks[k])
+    return picks
+
+
 class FanoutSampler:
     """Draws at most so many in-neighbours of every node, layer by layer (GraphSAGE, Algorithm 2).
 
@@ -262,16 +312,12 @@ class FanoutSampler:
         return sample_layers(self._draw, targets, self._fanouts, seed)
 
 
-class Draw(Protocol):
-    """Draws neighbours of nodes, as `draw_neighbours` does."""
+def sample_layers(draw: Callable[..., LayerSample], targets: Ints, fanouts: Sequence[int], seed: int) -> Sample:
+    """Draw neighbours of the targets, which are this rank's own nodes, then of every node drawn so far.
 
-    def __call__(self, nodes: Ints, fanout: int, seed: int, /, *, own: bool) -> LayerSample:
-        """Draw at most `fanout` for each of the nodes, by `seed`; `own` as for `Topology.rows`."""
-
-
-def sample_layers(draw: Draw, targets: Ints, fanouts: Sequence[int], seed: int) -> Sample:
-    """Draw neighbours of the targets, which are this rank's own nodes, then of all that was drawn."""
-    layers, nodes = [], targets
+    `draw(nodes, fanout, seed, own=...)` draws for a layer, as `draw_neighbours` does.
+    """
+    layers, nodes = list[LayerSample](), targets
     for depth, fanout in enumerate(reversed(fanouts)):
         layers.append(draw(nodes, fanout, batch_seed(seed, 0, 0, depth), own=depth == 0))
         nodes = layers[-1].sources

@@ -1,4 +1,4 @@
-"""What samplers read, a view, and what they draw from it, the blocks of a batch on the host."""
+"""Samples: the view that samplers read, and the layers of a batch that they draw from it, on the host or a device."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.errors import UserError
 from harness.graph.block import Block, OwnRows, Propagation
-from harness.graph.csr import CSR, Floats, Ints, Places, Topology
+from harness.graph.csr import CSR, Floats, Ints, Topology, pointers, row_of_entries
 from harness.graph.devices import upload
 from harness.graph.partition import View
 
@@ -33,35 +33,12 @@ class OwnSample:
     loop: Floats  # [k], multiplies the self loop, as `LayerSample.values` and `dst_scale` multiply edges
 
 
-class DrawnLayer(Protocol):
-    """The sampled in-edges of a layer's destinations, on the host (`LayerSample`) or on a device."""
-
-    @property
-    def sources(self) -> Places:
-        """Distinct nodes of the view, int64 [num_src]."""
-
-    @property
-    def destinations(self) -> Places:
-        """The destinations, int64 [num_dst]."""
-
-    @property
-    def num_dst(self) -> int:
-        """Number of destinations."""
-
-    @property
-    def edges(self) -> int:
-        """Number of edges."""
-
-    def block(self, topology: Topology, *, device: torch.device, dtype: torch.dtype, engine: str = "auto") -> Block:
-        """Return the Block, with the degrees that `topology`, which it was drawn from, has."""
-
-
 @dataclass(frozen=True, eq=False)
 class LayerSample:
     """The sampled in-edges of a layer's destinations.
 
-    `values` say what an edge counts beside the model's propagation weight, that is, its own weight if the graph has
-    any, times the inverse of its chance to be drawn. `symmetric` says whether the matrix is square and equals its
+    `values` say what an edge counts in addition to the model's propagation weight: its own weight if the graph has any,
+    times the inverse of its chance to be drawn. `symmetric` says whether the matrix is square and equals its
     transpose, in `structure` or in its values too; columns then ascend in each row.
     """
 
@@ -115,6 +92,113 @@ class LayerSample:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, eq=False)
+class GraphOnDevice:
+    """A topology on a device: int64 [N + 1], int32 [E], float32 [E] or None.
+
+    `sums` are float64 [N], of each node's weights, None without weights; `largest` is the largest degree.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    weights: Tensor | None
+    sums: Tensor | None
+    largest: int
+
+    @classmethod
+    def of(cls, topology: Topology, device: torch.device) -> GraphOnDevice:
+        """Copy a topology to the device; the host waits."""
+        sums = None if topology.weights is None else topology.degree(np.arange(topology.num_nodes))
+        arrays = topology.indptr, topology.indices, topology.weights, sums
+        # Not `upload`: as much pinned memory would stay with the process.
+        moved = [None if array is None else torch.from_numpy(np.array(array)).to(device) for array in arrays]
+        indptr, indices, weights, of_nodes = moved
+        assert indptr is not None
+        assert indices is not None
+        return cls(indptr, indices, weights, of_nodes, int(np.diff(topology.indptr).max(initial=0)))
+
+    def degree(self, nodes: Tensor) -> Tensor:
+        """Return what `Topology.degree` does, float64 [n]."""
+        if self.sums is not None:
+            return self.sums[nodes]
+        return (self.indptr[nodes + 1] - self.indptr[nodes]).double()
+
+    def rows(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return pointers to the entries of the nodes' rows [n + 1], and of each entry its place and which row's it is.
+
+        All are int64. The host waits for the number of entries.
+        """
+        starts = self.indptr[nodes]
+        ends = pointers(self.indptr[nodes + 1] - starts)
+        total = int(ends[-1])
+        row = row_of_entries(ends, total)
+        return ends, torch.arange(total, device=nodes.device) + (starts - ends[:-1])[row], row
+
+
+@dataclass(frozen=True, eq=False)
+class LayerOnDevice:
+    """The sampled in-edges of a layer's destinations, on a device; see `LayerSample`."""
+
+    sources: Tensor  # int64 [num_src]; without `own` the destinations are the first
+    indptr: Tensor  # int64 [num_dst + 1]
+    indices: Tensor  # int32 [nnz]
+    degree: Tensor  # float64 [num_src], in the graph
+    values: Tensor | None  # float32 or float64 [nnz]
+    dst_scale: Tensor | None = None  # float64 [num_dst]; None: 1
+    src_scale: Tensor | None = None  # float64 [num_src]; None: 1
+    symmetric: bool = False  # the matrix equals its transpose, values too
+    own: tuple[Tensor, OwnRows] | None = None  # as `OwnSample`: the destinations, int64 [num_dst], and their own rows
+
+    @property
+    def num_dst(self) -> int:
+        """Number of destinations."""
+        return self.indptr.numel() - 1
+
+    @property
+    def edges(self) -> int:
+        """Number of edges."""
+        return self.indices.numel()
+
+    @property
+    def destinations(self) -> Tensor:
+        """The destinations, int64 [num_dst]."""
+        return self.sources[: self.num_dst] if self.own is None else self.own[0]
+
+    def block(self, topology: Topology, *, device: torch.device, dtype: torch.dtype, engine: str = "auto") -> Block:
+        """See `LayerSample.block`; degrees are known, and all is on the device."""
+        values = None if self.values is None else self.values.to(dtype)
+        adjacency = CSR(self.indptr, self.indices, len(self.sources), values)
+        scales = [None if scale is None else scale.to(dtype) for scale in (self.dst_scale, self.src_scale)]
+        transposed, own = adjacency if self.symmetric else None, None
+        if self.own is not None:
+            rows = self.own[1]
+            own = OwnRows(rows.degree.to(dtype), rows.at, rows.rows, rows.scale.to(dtype), rows.loop.to(dtype))
+        return Block(
+            adjacency, self.degree.to(dtype), dst_scale=scales[0], src_scale=scales[1], engine=engine,
+            transposed=transposed, own=own,
+        )  # fmt: skip
+
+
+DrawnLayer: TypeAlias = LayerSample | LayerOnDevice
+
+
+def number_nodes(targets: Tensor, columns: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """Return the distinct nodes (int64), the targets first, then others as they are first seen; and numbers of columns.
+
+    `columns` are int32 nodes, as their numbers are. The host waits for the number of nodes.
+    """
+    count, device = targets.numel(), columns.device
+    places = torch.arange(count, count + columns.numel(), dtype=torch.int32, device=device)
+    first = torch.full((num_nodes,), count + columns.numel(), dtype=torch.int32, device=device)
+    first[targets] = torch.arange(count, dtype=torch.int32, device=device)
+    first.scatter_reduce_(0, columns.long(), places, "amin")
+    seen = first[columns]
+    is_first = seen == places
+    others = columns[is_first.nonzero().squeeze(1)]
+    number = torch.cat([torch.arange(count, device=device), count - 1 + is_first.cumsum(0)]).int()
+    return torch.cat([targets, others.long()]), number[seen]
+
+
 T = TypeVar("T")
 
 
@@ -139,7 +223,7 @@ class Pool(Generic[T]):
 class Tables(Pool["NDArray[np.int32]"]):
     """Tables by node, int32 [num_nodes] of -1, that samplers number nodes by.
 
-    Who borrows one gives it back as it was: -1 everywhere.
+    A borrower gives one back as it was: -1 everywhere.
     """
 
     def __init__(self, num_nodes: int) -> None:
@@ -182,7 +266,7 @@ class Sample:
 
     `layers` has one for each graph layer, input layer first; the first one's sources are the nodes whose features
     are read. The first `targets` output rows are training nodes of this rank, and the loss reads them. None: the
-    loss reads all training nodes among the output rows, whoever owns them.
+    loss reads all training nodes among the output rows, also those of other ranks.
     """
 
     layers: Sequence[DrawnLayer]

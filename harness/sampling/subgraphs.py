@@ -1,4 +1,4 @@
-"""Subgraphs: nodes are drawn, then all edges between them are taken."""
+"""Subgraphs: nodes are drawn, then all edges between them are taken; on the host, or by torch on a device."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from harness.data.partition import partition_nodes
-from harness.data.store import atomic_directory, locked, may_keep
-from harness.deferred import numba
+from harness.data.prepared import atomic_directory, locked, may_keep
+from harness.deferred import numba, torch
 from harness.deferred import numpy as np
-from harness.graph.csr import Floats, Ints, Topology
-from harness.graph.kernels import gather, prefetch
-from harness.sampling.graph_on_device import GraphOnDevice
-from harness.sampling.sample import LayerSample, Sample, Tables
-from harness.sampling.subgraphs_on_device import SubgraphsOnDevice, WeighOnDevice
+from harness.graph.block import Propagation
+from harness.graph.csr import Floats, Ints, Topology, pointers, sums_of_rows
+from harness.graph.devices import upload
+from harness.graph.kernels import gather, next_u64, prefetch, stream, stream_bits, uniform, uniform_on_device
+from harness.sampling.layer_kernels import inclusion
+from harness.sampling.layerwise import AlphaRule, Scaled
+from harness.sampling.sample import GraphOnDevice, LayerOnDevice, LayerSample, Sample, Tables
 from harness.spec import PartitionSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
 AHEAD = 4  # rows asked for before their turn; from 2 to 12 they are equally fast
 FILTER_BITS = 2**18  # 32 KiB, what most processors' nearest cache holds
@@ -188,8 +191,8 @@ def clusters(topology: Topology, count: int, seed: int, *, keep: Path | None = N
 
     METIS cuts as few edges as it finds between clusters of equally many nodes (within 3 %), whatever the edges'
     weights; the same for an equal seed. It may take minutes, and several times the graph's memory. One cluster needs
-    no METIS. Into `keep`, a directory of the graph's own, whoever asks first puts the clusters; others wait, and all
-    map the one copy. UserError for more clusters than nodes.
+    no METIS. Into `keep`, a directory of the graph's own, the first process that asks puts the clusters; others wait,
+    and all map the one copy. UserError for more clusters than nodes.
     """
     if keep is None or not may_keep(keep / f"clusters-{count}-{seed}"):
         spec = PartitionSpec(parts=count, objective="cut", seed=seed)
@@ -202,6 +205,63 @@ def clusters(topology: Topology, count: int, seed: int, *, keep: Path | None = N
                     np.save(work / "clusters.npy", clusters(topology, count, seed))
     found: NDArray[np.int32] = np.load(target / "clusters.npy", mmap_mode="r")
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class InducedOnDevice:
+    """An `Induced`, on a device."""
+
+    indptr: Tensor  # int64 [n + 1]
+    columns: Tensor  # int32 [nnz]
+    places: Tensor  # int64 [nnz]
+
+
+def induced_on_device(graph: GraphOnDevice, nodes: Tensor) -> InducedOnDevice:
+    """Return all edges between distinct `nodes` (int64), as `subgraphs.induced` does.
+
+    The host waits for the sum of their degrees and for the number of edges.
+    """
+    ends, entries, _ = graph.rows(nodes)
+    number = torch.full((len(graph.indptr) - 1,), -1, dtype=torch.int32, device=nodes.device)
+    number[nodes] = torch.arange(nodes.numel(), dtype=torch.int32, device=nodes.device)
+    columns = number[graph.indices[entries]]
+    kept = columns >= 0
+    places = kept.nonzero().squeeze(1)
+    return InducedOnDevice(pointers(kept)[ends], columns[places], entries[places])
+
+
+def as_layer_on_device(graph: GraphOnDevice, nodes: Tensor, found: InducedOnDevice) -> LayerOnDevice:
+    """Return what was induced on `nodes`, of a graph of symmetric structure, as a layer."""
+    values = None if graph.weights is None else graph.weights[found.places]
+    # An edge may have another weight than the one back.
+    return LayerOnDevice(
+        nodes, found.indptr, found.columns, graph.degree(nodes), values, symmetric=values is None
+    )  # fmt: skip
+
+
+def induce_on_device(graph: GraphOnDevice, nodes: Ints | Tensor) -> LayerOnDevice:
+    """Return all edges between distinct `nodes` (int64), as `subgraphs.induce` does; waits as `induced_on_device`."""
+    nodes = upload(nodes, graph.indptr.device)
+    return as_layer_on_device(graph, nodes, induced_on_device(graph, nodes))
+
+
+def missing_degree_on_device(graph: GraphOnDevice, layer: LayerOnDevice) -> Tensor:
+    """Return what `subgraphs.missing_degree` does of a layer that was induced, float64 [n]."""
+    values = layer.values
+    inside = layer.indptr.diff().double() if values is None else sums_of_rows(layer.indptr, values.double())
+    return torch.where(inside > 0, layer.degree / inside, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class SubgraphBatchOnDevice:
+    """A `SubgraphBatch`, on a device."""
+
+    layer: LayerOnDevice
+    weights: Tensor | None  # float64 [n]
+
+
+WeighOnDevice = Callable[["Tensor", InducedOnDevice], SubgraphBatchOnDevice]
+"""What `Normaliser.weigh` does, of nodes (int64, ascending) and what was induced on them."""
 
 
 class NodeSampler(Protocol):
@@ -262,6 +322,40 @@ class Subgraphs:
         return batch
 
 
+@runtime_checkable
+class DeviceNodes(Protocol):
+    """A `NodeSampler` whose nodes a device can draw itself."""
+
+    def draws_on_device(self, graph: GraphOnDevice) -> Callable[[int], Tensor]:
+        """Return what draws distinct nodes, int64, ascending, by a seed; the host waits for their number."""
+
+
+class SubgraphsOnDevice:
+    """Draws what `Subgraphs` does; nodes that the device cannot draw itself are the host's, and uploaded.
+
+    `symmetric`: False: forget that a matrix equals its transpose. `change` is made to their layers, as the `changes` of
+    a `Subgraphs`.
+    """
+
+    def __init__(
+        self, host: Subgraphs, device: torch.device, *, symmetric: bool = True,
+        change: Callable[[LayerOnDevice], LayerOnDevice] | None = None,
+    ) -> None:  # fmt: skip
+        graph = GraphOnDevice.of(host.topology, device)
+        self._graph, self._symmetric, self._change, sampler = graph, symmetric, change, host.sampler
+        self._weigh = host.normaliser.on_device(graph)
+        on_host: Callable[[int], Tensor] = lambda seed: upload(sampler.sample(seed), device)  # noqa: E731
+        self._draw = sampler.draws_on_device(graph) if isinstance(sampler, DeviceNodes) else on_host
+
+    def sample(self, seed: int) -> SubgraphBatchOnDevice:
+        """See `Subgraphs.sample`."""
+        nodes = self._draw(seed)
+        batch = self._weigh(nodes, induced_on_device(self._graph, nodes))
+        if self._change is not None:
+            batch = replace(batch, layer=self._change(batch.layer))
+        return batch if self._symmetric else replace(batch, layer=replace(batch.layer, symmetric=False))
+
+
 class ClippedNodes:
     """Drops nodes at random until their number is a multiple (JPDC section 6.2: "node clipping").
 
@@ -296,3 +390,111 @@ class SubgraphSampler:
         """See `Sampler`."""
         drawn = self._subgraphs.sample(seed)
         return Sample([drawn.layer] * self._depth, None, drawn.weights, self._stats)
+
+
+@dataclass(frozen=True, eq=False)
+class IndependentNodes(Normaliser):
+    """Draws each node independently, with a chance of its own, and weighs by these chances.
+
+    An edge j -> i of a subgraph counts w_ij / p_j: for a destination i that is in it, the sum has the full
+    aggregation as its expectation. A node's loss counts 1/p_i: the sum of losses, were the logits exact, has the
+    sum over all nodes as its expectation.
+    """
+
+    probabilities: Floats  # [N], p, in [0, 1]
+
+    def sample(self, seed: int) -> Ints:
+        """See `NodeSampler`."""
+        nodes: Ints = _draw_nodes(self.probabilities, seed)
+        return nodes
+
+    def weigh(self, nodes: Ints, found: Induced) -> SubgraphBatch:
+        """See `Normaliser`."""
+        inverse = 1 / self.probabilities[nodes]
+        layer = as_layer(nodes, as_graph(self.topology, found))
+        return SubgraphBatch(replace(layer, src_scale=inverse), inverse)
+
+    def draws_on_device(self, graph: GraphOnDevice) -> Callable[[int], Tensor]:
+        """See `DeviceNodes`: the same nodes as on the host."""
+        device = graph.indptr.device
+        chances = torch.from_numpy(self.probabilities).to(device)
+        first = torch.zeros(1, dtype=torch.int64, device=device)
+
+        def draw(seed: int) -> Tensor:
+            bits = stream_bits(seed, first, chances.numel()).squeeze(1)
+            return (uniform_on_device(bits) < chances).nonzero().squeeze(1)
+
+        return draw
+
+    def on_device(self, graph: GraphOnDevice) -> WeighOnDevice:
+        """See `Normaliser`."""
+        inverse = 1 / torch.from_numpy(self.probabilities).to(graph.indptr.device)
+
+        def weigh(nodes: Tensor, found: InducedOnDevice) -> SubgraphBatchOnDevice:
+            layer = as_layer_on_device(graph, nodes, found)
+            return SubgraphBatchOnDevice(replace(layer, src_scale=inverse[nodes]), inverse[nodes])
+
+        return weigh
+
+
+class ImportanceSubgraphs(Subgraphs):
+    """Draws nodes independently, and induces (GraphSAINT, Zeng et al., ICLR 2020, section 3.4).
+
+    Node j is drawn with p_j = min(1, c q_j), q_j = sum_i A_ij^2 over all nodes i of the graph, self loops
+    left out; c is such that `size` nodes are expected. In the paper `size` are drawn with replacement, and
+    chances are estimated from draws; here they are exact (see `IndependentNodes`). Nodes that no edge starts from
+    have the smallest positive q, so that every node is seen.
+
+    Args:
+        topology, tables: the graph, all of whose nodes are candidates, and tables of them.
+        propagation: the model's weighting of edges.
+        size: nodes expected in a subgraph; -1, or as many as there are candidates: all of them.
+        local: bool [N], nodes whose features are here; without it `skew` and `local_only` are a ValueError.
+        skew: multiplies the q of local nodes by alpha.
+        local_only: remote nodes are no candidates, and edges from them are missing (biased).
+
+    Attributes:
+        probabilities: float64 [N], p.
+        alpha: what q of local nodes was multiplied with; 1 without `skew`.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        propagation: Propagation,
+        tables: Tables,
+        size: int,
+        *,
+        local: NDArray[np.bool_] | None = None,
+        skew: AlphaRule | None = None,
+        local_only: bool = False,
+    ) -> None:
+        self.alpha, weights = 1.0, Scaled.of(topology, propagation).global_weights()
+        positive = weights[weights > 0]
+        weights[weights == 0] = positive.min() if positive.size else 1.0
+        if skew is not None or local_only:
+            if local is None:
+                raise ValueError("to skew or to leave out remote nodes needs to know which are local")
+            if local_only:
+                weights[~local] = 0
+            if skew is not None:
+                own, remote = weights[local], weights[~local]
+                candidates = own.size, int(np.count_nonzero(remote))
+                self.alpha = skew.alpha_of(*candidates, float(own.sum()), float(remote.sum()), size)
+                weights[local] *= self.alpha
+        self.probabilities = inclusion(weights, size if size >= 0 else weights.size)
+        nodes = IndependentNodes(topology, self.probabilities)
+        super().__init__(topology, nodes, nodes, tables)
+
+
+@numba.njit(cache=True, nogil=True)
+def _draw_nodes(probabilities, seed):  # type: ignore[no-untyped-def]
+    """Return the nodes drawn, int64, ascending: a uniform number for each is below its probability."""
+    nodes = np.empty(probabilities.size + 1, np.int64)
+    state = stream(seed, 0)
+    at = 0
+    for j in range(probabilities.size):
+        state, value = next_u64(state)
+        nodes[at] = j  # kept by moving on: a branch would be guessed wrong for every node drawn
+        at += uniform(value) < probabilities[j]
+    return nodes[:at].copy()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import reprlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,10 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
 from harness.errors import UserError, UserErrors, nearest
-from harness.suite.size import unstorable
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 20
+_BITS = 63  # of a number, that JSON and a table can hold
 MAX_VALUES = 50_000  # after aliases are written out: what stops a "billion laughs"
 KeyPath = tuple[str | int, ...]
 
@@ -159,7 +160,6 @@ def _build(node: Node, path: KeyPath, doc: Document, above: tuple[int, ...]) -> 
 
 
 def _plain(text: str) -> Any:
-    """Return what a scalar without quotes stands for."""
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):
@@ -190,6 +190,30 @@ def _line(node: Node) -> int:
     return int(node.start_mark.line) + 1
 
 
+def unstorable(value: Any) -> str | None:
+    """Return what is wrong with a plain value that neither JSON nor a table of numbers can hold; None of others."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "must be a finite number"
+    if isinstance(value, int) and value.bit_length() > _BITS:
+        return f"a number has at most {_BITS} bits"
+    if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
+        return "is no text: it holds half a character"
+    return None
+
+
+def all_values(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yield every plain value of nested mappings and lists, and every key, with where it is."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield path, key
+            yield from all_values(item, (*path, key))
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            yield from all_values(item, (*path, i))
+    else:
+        yield path, value
+
+
 ErrorAt = Callable[[KeyPath, str, str | None], UserError]
 KnownKeys = Callable[[KeyPath], Mapping[str, Any]]
 
@@ -214,7 +238,6 @@ def explain(error: ValidationError, at: ErrorAt, known: KnownKeys, depth: int | 
 
 
 def _one(path: KeyPath, found: list[ErrorDetails], at: ErrorAt, known: KnownKeys) -> UserError:
-    """Tell what is wrong in one place."""
     first = found[0]
     kind, value = first["type"], first["input"]
     if kind == "extra_forbidden":

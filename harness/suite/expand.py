@@ -1,4 +1,4 @@
-"""From a suite to its trials: grids, exclusions, and what the options of each are."""
+"""From a suite to its trials: grids, exclusions, and the complete options of each."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from pydantic import BaseModel, ValidationError
 
 from harness.errors import UserError, nearest
 from harness.gpus import gpu_is_usable
-from harness.models.spec import ModelSpec
-from harness.registry import PluginKey, find_plugins
+from harness.models.layer import ModelSpec
+from harness.registry import Catalogue, Found
 from harness.runtime.run_config import MethodSpec, TrainSpec
 from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource
 from harness.suite.document import KeyPath, explain, gather
-from harness.suite.schema import DatasetSettings, OwnSettings, Suite, TrialConfig, grid, named_in
+from harness.suite.schema import DatasetSettings, OwnSettings, Suite, TrialConfig, grid, grid_size, named_in, too_many
 from harness.suite.select import check_keys, claim_errors, fits, rule
-from harness.suite.size import grid_size, too_many
 
 S = TypeVar("S", ModelSpec, TrainSpec)
 N = TypeVar("N", ModelSpec, TrainSpec, PartitionSpec)
@@ -33,8 +32,8 @@ EVERYBODYS = frozenset(("threads", "cores", "inductive", "target"))
 """Keys of `train` that no method sets itself: the machine's share, the graph and the goal are of the comparison."""
 Usual = tuple[DatasetSpec, ModelSpec, TrainSpec]
 """A data set, and a model and the training it gets on it."""
-Own = tuple[DatasetSpec, ModelSpec, TrainSpec, dict[str, Any]]
-"""The same of a method with settings of its own, and `TrialConfig.shared`."""
+Own = tuple[ModelSpec, TrainSpec, dict[str, Any]]
+"""Model and training of a method with settings of its own, and `TrialConfig.shared`."""
 
 
 def takes_list(annotation: Any) -> bool:
@@ -51,7 +50,7 @@ def expand(
     *,
     device: str | None = None,
     data_dir: Path | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> list[TrialConfig]:
     """Return the trials of a suite, each once, in an order that only the suite's own lists decide.
 
@@ -59,39 +58,45 @@ def expand(
     trial; see `interleaved` for the other order. Needs no data to be present.
 
     Args:
-        suite: what `load_suite` returned.
+        suite: from `load_suite`.
         device: "cpu", "cuda" or "auto" in place of the suite's.
-        data_dir: where the user's own data sets are, and partition files that are not beside the suite;
+        data_dir: directory of the user's own data sets, and of partition files that are not next to the suite;
             default $HARNESS_DATA.
-        tell: shows a line for each entry of `exclude` that no trial matches.
+        report: receives a line for each entry of `exclude` that no trial matches.
 
     Raises:
         UserError: a line for each unknown data set, method or option, or bad value of an option.
     """
-    checked = _Checked(suite, data_dir)
+    checked = _Checked(suite, suite.catalogue(), data_dir)
     checked.require_size()
-    if checked.errors:  # what is unknown may be in a plugin
-        raise gather(checked.errors)
     datasets, methods, partitions = list(checked.datasets()), list(checked.methods()), list(checked.partitions())
     own = checked.own_settings(datasets)
     excludes = checked.excludes({key for method, _ in methods for key in method.options})
+    # A method's options vary with the data set where `per_method` says so.
+    options = {
+        (i, number): checked.with_own_options(method, found, dataset)
+        for i, (method, found) in enumerate(methods)
+        for number, (dataset, _, _) in enumerate(datasets)
+    }
     if checked.errors:
         raise gather(checked.errors)
     trials: dict[str, TrialConfig] = {}
     idle = {*range(len(excludes))}
-    varied = _varied(suite.train)
-    for (number, usual), partition, network, (method, plugin), seed in itertools.product(
-        enumerate(datasets), partitions, suite.network, methods, suite.seeds
+    on_device, first = resolve_device(device or suite.device), suite.train[0]
+    varied = tuple(
+        key for key in TrainSpec.model_fields if any(getattr(t, key) != getattr(first, key) for t in suite.train)
+    )
+    for (number, usual), partition, network, (i, (method, found)), seed in itertools.product(
+        enumerate(datasets), partitions, suite.network, enumerate(methods), suite.seeds
     ):
-        dataset, model, train, shared = own.get((method.name, number), (*usual, {}))
-        method = checked.with_own_options(method, dataset)
+        model, train, shared = own.get((method.name, number), (*usual[1:], {}))
         trial = TrialConfig(
-            dataset=dataset, model=model, train=train, partition=partition, method=method, seed=seed, shared=shared,
-            network=network if network and partition.parts > network.ranks_per_host else None,
-            plugin=plugin, plugins=checked.sources_of(model, train, partition),
-            timing=suite.timing, traffic=suite.traffic, device=resolve_device(device or suite.device), varied=varied,
+            dataset=usual[0], model=model, train=train, partition=partition, method=options[i, number], seed=seed,
+            network=network if network and partition.parts > network.ranks_per_host else None, shared=shared,
+            plugin=found.source, plugins=checked.sources_of(model, train, partition),
+            timing=suite.timing, traffic=suite.traffic, device=on_device, varied=varied,
         )  # fmt: skip
-        if matched := {i for i, keys in enumerate(excludes) if fits(trial, keys)}:
+        if matched := {n for n, keys in enumerate(excludes) if fits(trial, keys)}:
             idle -= matched
             continue
         checked.check_parts(trial, checked.nodes[number])
@@ -102,40 +107,37 @@ def expand(
         raise gather(checked.errors)
     _check_together(suite, list(trials.values()))
     for i in sorted(idle):
-        tell(str(suite.source.error(("exclude", i), "excludes no trial of the suite")))
+        report(str(suite.source.error(("exclude", i), "excludes no trial of the suite")))
     runs = [trial.model_copy(update={"repeat": k}) for trial in trials.values() for k in range(suite.repeat)]
     return interleaved(runs) if suite.interleave else runs
 
 
 def _check_together(suite: Suite, trials: Sequence[TrialConfig]) -> None:
-    """Raise a UserError where what a suite says of all its trials does not go with them."""
+    """Raise a UserError where claims, timing or CUDA graphs of a suite do not fit its trials."""
     if errors := list(claim_errors(suite, trials)):
         raise gather(errors)
     if suite.timing == "off" and any(trial.train.seconds is not None for trial in trials):
         raise suite.source.error(
             ("train", "seconds"), "epochs are not timed with `timing: off`", "remove it, or time: `timing: wall`"
         )
-    for trial in trials:
-        if trial.train.cuda_graphs and (found := _why_not_captured(trial)) is not None:
+    for trial in (trial for trial in trials if trial.train.cuda_graphs):
+        from harness.runtime.method import METHODS
+        from harness.runtime.step import why_not_captured
+
+        name = trial.method.name
+        found = why_not_captured(
+            device=trial.device,
+            timing=trial.timing,
+            parts=trial.partition.parts,
+            method=name,
+            recurring=suite.catalogue().find(METHODS, name).value.recurring,
+        )
+        if found is not None:
             raise suite.source.error(("train", "cuda_graphs"), *found)
     if suite.interleave and suite.repeat == 1:
         raise suite.source.error(
-            ("interleave",), "nothing takes turns: each trial runs once", "give a repeat of 2 or more"
+            ("interleave",), "has nothing to interleave: each trial runs once", "give a repeat of 2 or more"
         )
-
-
-def _why_not_captured(trial: TrialConfig) -> tuple[str, str] | None:
-    from harness.runtime.method import METHODS
-    from harness.runtime.step import why_not_captured
-
-    name = trial.method.name
-    return why_not_captured(
-        device=trial.device,
-        timing=trial.timing,
-        parts=trial.partition.parts,
-        method=name,
-        recurring=METHODS.load(name, trial.plugin).recurring,
-    )
 
 
 def interleaved(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
@@ -151,12 +153,6 @@ def interleaved(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
     return [trial for each in ordered for trial in each]
 
 
-def _differing(usual: BaseModel, own: BaseModel) -> dict[str, Any]:
-    """Return the keys that have other values in `own`, with the usual ones."""
-    values = usual.model_dump(mode="json")
-    return {key: values[key] for key in values if getattr(usual, key) != getattr(own, key)}
-
-
 def resolve_device(device: str) -> Literal["cpu", "cuda"]:
     """Return the device that "auto" stands for on this machine: cuda where torch sees a GPU."""
     if device == "auto":
@@ -166,21 +162,13 @@ def resolve_device(device: str) -> Literal["cpu", "cuda"]:
     raise UserError(f"bad value '{device}', allowed: auto, cpu, cuda", key="device")
 
 
-def _varied(trainings: Sequence[TrainSpec]) -> tuple[str, ...]:
-    """Return the keys that have several values, in their usual order."""
-    first = trainings[0]
-    return tuple(
-        key for key in TrainSpec.model_fields if any(getattr(t, key) != getattr(first, key) for t in trainings)
-    )
-
-
 def older_names(suite: Suite) -> list[str]:
     """Return a line for each option that a suite writes under an older name."""
     from harness.runtime.method import METHODS
 
-    found, plugins = [], _Checked(suite).plugins
+    found = []
     for i, entry in enumerate(suite.methods):
-        for old, new in _renamed(entry.options, METHODS.find(entry.name, plugins).value.Options).items():
+        for old, new in _renamed(entry.options, suite.catalogue().find(METHODS, entry.name).value.Options).items():
             message = f"'{old}' is called '{new}' now; it is read as before"
             found.append(str(suite.source.error(("methods", i, entry.name, old), message)))
     return found
@@ -189,16 +177,10 @@ def older_names(suite: Suite) -> list[str]:
 class _Checked:
     """The sections of a suite, complete and checked by what they name; `errors`: all that is wrong so far."""
 
-    def __init__(self, suite: Suite, data_dir: Path | None = None) -> None:
-        self.suite, self.data_dir = suite, data_dir
+    def __init__(self, suite: Suite, catalogue: Catalogue, data_dir: Path | None) -> None:
+        self.suite, self.catalogue, self.data_dir = suite, catalogue, data_dir
         self.errors: list[UserError] = []
         self.nodes: list[int] = []  # of each data set, model and training
-        self.plugins: Mapping[PluginKey, PluginSource] = {}
-        for i, entry in enumerate(suite.plugins):
-            try:
-                self.plugins = find_plugins([entry], suite.directory, self.plugins)
-            except UserError as error:
-                self._refuse(("plugins", i), str(error))
 
     def _refuse(self, path: KeyPath, message: str, fix: str | None = None) -> None:
         self.errors.append(self.suite.source.error(path, message, fix))
@@ -217,11 +199,12 @@ class _Checked:
 
         suite, methods = self.suite, 0
         for entry in suite.methods:
-            with suppress(UserError):  # an unknown one is told by and by
-                methods += grid_size(entry.options, _listed(METHODS.find(entry.name, self.plugins).value.Options))
-        found = {"datasets": sum(grid_size(entry.options) for entry in suite.datasets)}
-        found |= {key: len(getattr(suite, key)) for key in ("model", "train", "partition", "network", "seeds")}
-        if (many := too_many(found | {"methods": methods, "repeat": suite.repeat})) is not None:
+            with suppress(UserError):  # `methods` reports an unknown one
+                found = self.catalogue.find(METHODS, entry.name)
+                methods += grid_size(entry.options, _listed(found.value.Options))
+        factors = {"datasets": sum(grid_size(entry.options) for entry in suite.datasets)}
+        factors |= {key: len(getattr(suite, key)) for key in ("model", "train", "partition", "network", "seeds")}
+        if (many := too_many(factors | {"methods": methods, "repeat": suite.repeat})) is not None:
             raise suite.source.error((many[0],), many[1], "list fewer values, or write several suites")
 
     def datasets(self) -> Iterator[Usual]:
@@ -230,13 +213,15 @@ class _Checked:
 
         suite = self.suite
         usual = self._settings(suite.model, suite.train, suite.source.variant)
-        own = {name: self._own_settings(name, settings) for name, settings in suite.per_dataset.items()}
+        own = {name: self._settings_on(name, settings) for name, settings in suite.per_dataset.items()}
         for i, entry in enumerate(suite.datasets):
             models, trainings = own.get(entry.name, usual)
             for options in grid(entry.options):
                 try:
                     info = dataset_info(DatasetSpec(name=entry.name, options=options), self.data_dir)
-                    _check_finite(options)
+                    for key, value in options.items():
+                        if isinstance(value, float) and not math.isfinite(value):
+                            raise UserError(f"bad value {value}: must be finite", key=key)
                 except UserError as error:
                     self._refuse(("datasets", i, *_blamed(error, entry.name, options)), error.message, error.fix)
                     continue
@@ -259,16 +244,16 @@ class _Checked:
             self._refuse(("partition", "parts"), f"bad value {parts}: {name} has {nodes:,} nodes", f"at most {nodes}")
 
     def _need_label_sets(self, name: str, trainings: Sequence[TrainSpec], path: KeyPath) -> None:
-        """Refuse that nodes with one label each are weighted as if they had sets of them; `path`: where it says so."""
+        # Where nodes have one label each the loss has no positive term that a weight could act on.
         weight = next((train.pos_weight for train in trainings if train.pos_weight != 1), None)
         if weight is not None:
             message = f"bad value {weight:g}: the nodes of '{name}' have one label each, its loss no positive term"
             self._refuse((*path, "pos_weight"), message, "remove it, or give it to the multi-label sets by per_dataset")
 
     def own_settings(self, datasets: Sequence[Usual]) -> dict[tuple[str, int], Own]:
-        """Return what methods have of their own, by method and number of data set, model and training.
+        """Return the settings that methods have of their own, by method and number of data set, model and training.
 
-        With `train.KEY` and `model.KEY` that differ, and what the others have.
+        With `train.KEY` and `model.KEY` that differ, and the values that the others have.
         """
         found: dict[tuple[str, int], Own] = {}
         names = {entry.name for entry in self.suite.methods}
@@ -280,61 +265,57 @@ class _Checked:
             for other in settings.per_dataset.keys() - {dataset.name for dataset, _, _ in datasets}:
                 known = {entry.name for entry in self.suite.datasets}
                 self._refuse((*path, "per_dataset", other), "no data set of the suite", nearest(other, known))
-            layers = [(path, settings)]
             for number, usual in enumerate(datasets):
-                on_it = settings.per_dataset.get(usual[0].name)
-                more = [((*path, "per_dataset", usual[0].name), on_it)] if on_it else []
-                found[name, number] = self._own(usual, [*layers, *more])
+                found[name, number] = self._own(usual, self._layers(name, usual[0].name))
         return found
 
-    def with_own_options(self, method: MethodSpec, dataset: DatasetSpec) -> MethodSpec:
-        """Return a method with the options that it sets itself on a data set, checked."""
-        from harness.runtime.method import METHODS
-
-        settings = self.suite.per_method.get(method.name)
+    def _layers(self, method: str, dataset: str) -> list[tuple[KeyPath, OwnSettings]]:
+        """Return where settings of a method's own are written for a data set, and the settings, the strongest last."""
+        settings = self.suite.per_method.get(method)
         if settings is None:
-            return method
-        on_it = settings.per_dataset.get(dataset.name)
-        layers: list[tuple[KeyPath, dict[str, Any]]] = [(("per_method", method.name, "options"), settings.options)]
-        if on_it is not None:
-            layers.append((("per_method", method.name, "per_dataset", dataset.name, "options"), on_it.options))
-        model, options = METHODS.find(method.name, self.plugins).value.Options, method.options
-        for path, own in layers:
+            return []
+        path, on_it = ("per_method", method), settings.per_dataset.get(dataset)
+        return [(path, settings), *([((*path, "per_dataset", dataset), on_it)] if on_it else [])]
+
+    def with_own_options(self, method: MethodSpec, found: Found[Any], dataset: DatasetSpec) -> MethodSpec:
+        """Return a method with the options that it sets itself on a data set, checked."""
+        model, options = found.value.Options, method.options
+        for path, own in self._layers(method.name, dataset.name):
+            if not own.options:
+                continue
             try:
-                options = model.model_validate(options | own).model_dump(mode="json") if own else options
+                options = model.model_validate(options | own.options).model_dump(mode="json")
             except ValidationError as error:
-                self._explain(error, path, model, depth=1)
-        return MethodSpec(name=method.name, options=options)
+                self._explain(error, (*path, "options"), model, depth=1)
+        return method.model_copy(update={"options": options})
 
     def _own(self, usual: Usual, layers: Sequence[tuple[KeyPath, OwnSettings]]) -> Own:
-        """Lay what a method sets itself over a model and a training; `layers`: where it is written, and what."""
         from harness.data.registry import dataset_info
 
         dataset, model, train = usual
         for path, settings in layers:
-            for section, own, varying in (
-                ("model", settings.model.written(), self.suite.model),
-                ("train", settings.train, self.suite.train),
-            ):
-                for key in own:
-                    if key in EVERYBODYS:
-                        message = "the same for every method: with another value times or scores are of something else"
-                        self._refuse((*path, section, key), message, f"set it in `{section}`")
-                    if len({repr(getattr(spec, key, None)) for spec in varying}) > 1:
-                        message = (
-                            f"the suite has several values of {section}.{key}: this one would run for each of them"
-                        )
-                        self._refuse((*path, section, key), message, f"leave one value in {section}.{key}")
-            model = self._named(self._laid_over(model, settings.model.written(), (*path, "model")), "model", path)
+            own_model = settings.model.written()
+            self._check_own_keys((*path, "model"), own_model, self.suite.model)
+            self._check_own_keys((*path, "train"), settings.train, self.suite.train)
+            model = self._named(self._laid_over(model, own_model, (*path, "model")), "model", path)
             train = self._laid_over(train, settings.train, (*path, "train"))
             train = self._named(train, "train", (*path, "train"))
             if train.inductive is None:
                 train = train.model_copy(update={"inductive": usual[2].inductive})
             if not dataset_info(dataset, self.data_dir).multilabel and "pos_weight" in settings.train:
                 self._need_label_sets(dataset.name, [train], (*path, "train"))
-        shared = {f"model.{key}": value for key, value in _differing(usual[1], model).items()}
-        shared |= {f"train.{key}": value for key, value in _differing(usual[2], train).items()}
-        return dataset, model, train, shared
+        return model, train, _differing("model", usual[1], model) | _differing("train", usual[2], train)
+
+    def _check_own_keys(self, path: KeyPath, own: Mapping[str, Any], varying: Sequence[BaseModel]) -> None:
+        """Refuse keys of a method's own section that the comparison fixes, or that the suite varies."""
+        section = path[-1]
+        for key in own:
+            if key in EVERYBODYS:
+                message = "the same for every method: with another value times or scores are of something else"
+                self._refuse((*path, key), message, f"set it in `{section}`")
+            if len({repr(getattr(spec, key, None)) for spec in varying}) > 1:
+                message = f"the suite has several values of {section}.{key}: this one would run for each of them"
+                self._refuse((*path, key), message, f"leave one value in {section}.{key}")
 
     def _settings(
         self, models: Sequence[ModelSpec], trainings: Sequence[TrainSpec], where: Callable[[str, int], KeyPath]
@@ -345,8 +326,7 @@ class _Checked:
             [self._named(train, "train", where("train", i)) for i, train in enumerate(trainings)],
         )
 
-    def _own_settings(self, name: str, own: DatasetSettings) -> Settings:
-        """Return the models and the trainings of a data set that has settings of its own."""
+    def _settings_on(self, name: str, own: DatasetSettings) -> Settings:
         path, names = ("per_dataset", name), {entry.name for entry in self.suite.datasets}
         if name not in names:
             self._refuse(path, "no data set of the suite", nearest(name, names))
@@ -366,14 +346,14 @@ class _Checked:
             self._explain(error, path, type(spec))
             return spec
 
-    def methods(self) -> Iterator[tuple[MethodSpec, PluginSource | None]]:
-        """Yield each method with complete, checked options, and where its code is."""
+    def methods(self) -> Iterator[tuple[MethodSpec, Found[Any]]]:
+        """Yield each method with complete, checked options, and its class with where its code is."""
         from harness.runtime.method import METHODS
 
         for i, entry in enumerate(self.suite.methods):
             path = ("methods", i, entry.name)
             try:
-                found = METHODS.find(entry.name, self.plugins)
+                found = self.catalogue.find(METHODS, entry.name)
                 written = _with_new_names(entry.options, found.value.Options)
             except UserError as error:
                 self._refuse((*path, error.key) if error.key else path[:2], error.message, error.fix)
@@ -385,17 +365,14 @@ class _Checked:
                 except ValidationError as error:
                     self._explain(error, path, model, depth=1)
                     continue
-                yield MethodSpec(name=entry.name, options=checked.model_dump(mode="json")), found.source
+                yield MethodSpec(name=entry.name, options=checked.model_dump(mode="json")), found
 
     def _named(self, spec: N, section: str, path: KeyPath) -> N:
-        """Return a section with what of its own options differs from their defaults; errors where it is wrong.
-
-        `path`: where the section is written.
-        """
+        """Return a section, written at `path`, with its options that differ from their defaults."""
         for registry, key, own in named_in(section):
             name = getattr(spec, key)
             try:
-                found: Any = registry.find(name, self.plugins).value
+                found: Any = self.catalogue.find(registry, name).value
                 options = found.Options.model_validate(getattr(spec, own))
                 spec = spec.model_copy(update={own: options.model_dump(mode="json", exclude_defaults=True)})
                 if isinstance(spec, ModelSpec):
@@ -409,17 +386,17 @@ class _Checked:
         return spec
 
     def sources_of(self, model: ModelSpec, train: TrainSpec, partition: PartitionSpec) -> dict[str, PluginSource]:
-        """Return where the code is, by kind, of what a trial names besides its method."""
-        sources = {}
-        for section, spec in (("model", model), ("train", train), ("partition", partition)):
-            for registry, key, _ in named_in(section):
-                source = registry.find(getattr(spec, key), self.plugins).source
-                if source is not None:
-                    sources[registry.kind] = source
-        return sources
+        """Return where the code is, by kind, of all that a trial names besides its method."""
+        named = (("model", model), ("train", train), ("partition", partition))
+        found = {
+            registry.kind: self.catalogue.find(registry, getattr(spec, key)).source
+            for section, spec in named
+            for registry, key, _ in named_in(section)
+        }
+        return {kind: source for kind, source in found.items() if source is not None}
 
     def partitions(self) -> Iterator[PartitionSpec]:
-        """Yield each partition without what its method does not read, its file found where it is there."""
+        """Yield each partition without the keys that its method does not read, its file found where it is there."""
         from harness.data.partition import PARTITIONERS
 
         for i, written in enumerate(self.suite.partition):
@@ -427,21 +404,19 @@ class _Checked:
             spec = self._named(written, "partition", self.suite.source.variant("partition", i))
             if len(self.errors) > before:
                 continue
-            reads = PARTITIONERS.find(spec.method, self.plugins).value.reads
+            reads = self.catalogue.find(PARTITIONERS, spec.method).value.reads
             if "file" not in reads:
                 unread = {} if "objective" in reads else {"objective": "volume"}
                 yield spec.model_copy(update={"file": None, **unread})
             elif spec.file is not None:
-                yield PartitionSpec(parts=spec.parts, method=spec.method, file=self._found(spec.file))
+                # Next to the suite, else in the data directory, else as written: it may be absent in a plan.
+                directories = (self.suite.directory, self.data_dir or os.environ.get("HARNESS_DATA"))
+                paths = (Path(directory, spec.file) for directory in directories if directory is not None)
+                file = next((path.resolve() for path in paths if path.is_file()), spec.file)
+                yield PartitionSpec(parts=spec.parts, method=spec.method, file=file)
             else:
                 message = "missing: method `file` reads the part of each node from a .npy file"
                 self._refuse(("partition", "file"), message, "add `file: NAME.npy`")
-
-    def _found(self, file: Path) -> Path:
-        """Return where a partition's file is: beside the suite, else in the data directory, else as written."""
-        directories = (self.suite.directory, self.data_dir or os.environ.get("HARNESS_DATA"))
-        places = (Path(directory, file) for directory in directories if directory is not None)
-        return next((place.resolve() for place in places if place.is_file()), file)
 
     def excludes(self, options: Collection[str]) -> list[dict[str, Sequence[Any]]]:
         """Return the exclusions, every value a list of alternatives, their keys checked.
@@ -458,8 +433,13 @@ class _Checked:
         return [rule(written) for written in self.suite.exclude]
 
 
+def _differing(section: str, usual: BaseModel, own: BaseModel) -> dict[str, Any]:
+    """Return the keys of a section, as `section.key`, that have other values in `own`, with the usual ones."""
+    values = usual.model_dump(mode="json")
+    return {f"{section}.{key}": values[key] for key in values if getattr(usual, key) != getattr(own, key)}
+
+
 def _listed(options: type[BaseModel]) -> set[str]:
-    """Return the options that take a list."""
     return {key for key, field in options.model_fields.items() if takes_list(field.annotation)}
 
 
@@ -473,15 +453,9 @@ def _blamed(error: UserError, name: str, options: Mapping[str, Any]) -> KeyPath:
 
 
 def _as(value: Any, default: Any) -> Any:
-    """Write 1 as 1.0 where the option is a fraction, so that both are the same trial."""
+    # 1 and 1.0 are the same trial where the option is a fraction.
     whole = isinstance(value, int) and not isinstance(value, bool)
     return float(value) if whole and isinstance(default, float) else value
-
-
-def _check_finite(options: Mapping[str, Any]) -> None:
-    for key, value in options.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"bad value {value}: must be finite", key=key)
 
 
 def _with_new_names(options: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:

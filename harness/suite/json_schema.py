@@ -11,14 +11,14 @@ from typing import Any
 from harness.data.catalog import Option
 from harness.data.registry import dataset_info, dataset_names
 from harness.errors import DataError
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.registry import Registry
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.expand import takes_list
-from harness.suite.network import NetworkSpec
 from harness.suite.schema import OwnModel, Suite, named_in
+from harness.suite.sections import NetworkSpec
 
 Json = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -108,7 +108,7 @@ def _options_by_name(registry: Registry[Any]) -> dict[str, Json | None]:
     for name in registry.names():
         try:
             found[name] = _options_of(registry.load(name).Options)
-        except Exception:  # a package of somebody else's must not take the schema away
+        except Exception:  # a broken package must not take the schema away
             found[name] = None
     return found
 
@@ -127,7 +127,7 @@ def _options_of(options: type[Any]) -> Json:
 
 
 def _inlined(value: Any, definitions: Mapping[str, Any]) -> Any:
-    """Put what `$ref` names in its place: definitions of an option do not reach the suite's."""
+    # Definitions (`$ref`) of an option do not reach the suite's: they are put in place.
     if isinstance(value, list):
         return [_inlined(item, definitions) for item in value]
     if not isinstance(value, dict):

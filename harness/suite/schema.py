@@ -6,24 +6,23 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import operator
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 
 from harness.errors import UserError
-from harness.models.spec import ModelSpec
-from harness.registry import Registry
+from harness.models.layer import ModelSpec
+from harness.registry import Catalogue, PluginKey, Registry, find_plugins
 from harness.runtime.run_config import CHECKPOINT, MethodSpec, Timing, TrafficMode, TrainSpec, TuningRun
 from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource, Spec, of_presets
-from harness.suite.claim import Claim
-from harness.suite.document import SuiteSource
-from harness.suite.network import NetworkSpec
-from harness.suite.size import MOST_TRIALS, axis, variants_size
-from harness.suite.tuning import TuningSpec
+from harness.suite.document import SuiteSource, gather
+from harness.suite.sections import Claim, NetworkSpec, TuningSpec
 
+MOST_TRIALS = 100_000  # of a suite
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # one path component on any file system, never hidden
 
 LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defaults
@@ -179,7 +178,7 @@ class TrialConfig(Spec):
         return f"{dataset} {self.model.label} {method} {parts}{network}{train}{own}{run} seed={self.seed}"
 
     def _unsaid(self) -> dict[str, Any]:
-        """Return the options that the label leaves out where they have these values."""
+        # Options at these values are left out of labels.
         from harness.runtime.method import METHODS
 
         method = METHODS.loaded(self.method.name, self.plugin)
@@ -253,8 +252,19 @@ def cuda_for_gpu(device: Any) -> Any:
 
 
 def _listed(value: Any) -> Any:
-    """Take one entry for a list of one."""
     return [value] if isinstance(value, str | dict) else value
+
+
+def axis(value: Any, list_valued: bool) -> Sequence[Any]:
+    """Return the alternatives that a written value stands for: a list stands for its items.
+
+    Of an option that takes a list only a list that holds lists does.
+    """
+    if not isinstance(value, list):
+        return [value]
+    if list_valued and not any(isinstance(item, list) for item in value):
+        return [value]
+    return value
 
 
 def grid(options: Mapping[str, Any], list_valued: Collection[str] = ()) -> Iterator[dict[str, Any]]:
@@ -267,6 +277,26 @@ def grid(options: Mapping[str, Any], list_valued: Collection[str] = ()) -> Itera
     axes = [axis(options[key], key in list_valued) for key in keys]
     for values in itertools.product(*axes):
         yield dict(zip(keys, values, strict=True))
+
+
+def grid_size(options: Mapping[str, Any], list_valued: Collection[str] = ()) -> int:
+    """Return how many combinations of options there are; see `grid`."""
+    return math.prod(len(axis(value, key in list_valued)) for key, value in options.items())
+
+
+def variants_size(written: Any) -> int:
+    """Return how many variants a section stands for: a grid, several of them, or what is no grid."""
+    entries = written if isinstance(written, list | tuple) else [written]
+    return sum(grid_size(entry) if isinstance(entry, dict) else 1 for entry in entries)
+
+
+def too_many(factors: Mapping[str, int]) -> tuple[str, str] | None:
+    """Return the key that most is listed under, and what to say, if the factors make too many trials; else None."""
+    total = math.prod(factors.values())
+    if total <= MOST_TRIALS:
+        return None
+    said = " x ".join(f"{count:,} {key}" for key, count in factors.items() if count > 1)
+    return max(factors, key=factors.__getitem__), f"{total:,} trials ({said}), a suite has at most {MOST_TRIALS:,}"
 
 
 def _variants(value: Any) -> Any:
@@ -288,7 +318,7 @@ class Timeouts(Spec):
     trial_s: float = Field(3600, gt=0, description="a whole trial, from start to its last rank's end")
     collective_s: float = Field(300, gt=0, description="one exchange between ranks")
     progress_s: float = Field(
-        1800, gt=0, description="no step and no exchange of any rank, once training has begun: they stand still"
+        1800, gt=0, description="no step and no exchange of any rank, once training has begun: the trial hangs"
     )
 
 
@@ -348,7 +378,7 @@ class Suite(Spec):
         min_length=1, description="names of `harness list methods`, with options if wanted"
     )
     plugins: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
-        (), description="methods that are not installed: file.py, beside the suite, or package.module"
+        (), description="methods that are not installed: file.py, relative to the suite, or package.module"
     )
     network: Annotated[
         tuple[Annotated[NetworkSpec | None, BeforeValidator(_network)], ...], BeforeValidator(_variants)
@@ -390,6 +420,7 @@ class Suite(Spec):
     )
 
     _source: SuiteSource = PrivateAttr(default_factory=SuiteSource)
+    _catalogue: Catalogue | None = PrivateAttr(None)
 
     @property
     def source(self) -> SuiteSource:
@@ -400,3 +431,22 @@ class Suite(Spec):
     def directory(self) -> Path | None:
         """Directory of the suite's file; None for a suite made in Python."""
         return self._source.file.resolve().parent if self._source.file else None
+
+    def catalogue(self) -> Catalogue:
+        """Return what the suite can name; the first call imports its plugins.
+
+        Raises:
+            UserError: a line for each plugin that is absent, does not import, brings nothing, or a name twice.
+        """
+        if self._catalogue is None:
+            sources: dict[PluginKey, PluginSource] = {}
+            errors = []
+            for i, entry in enumerate(self.plugins):
+                try:
+                    sources = find_plugins([entry], self.directory, sources)
+                except UserError as error:
+                    errors.append(self.source.error(("plugins", i), str(error)))
+            if errors:
+                raise gather(errors)
+            self._catalogue = Catalogue(sources)
+        return self._catalogue

@@ -9,16 +9,16 @@ from typing import Any
 
 from harness.errors import UserError, folded, nearest
 from harness.metrics import Formula, find_metric
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 from harness.spec import RENAMED
 from harness.suite import document
-from harness.suite.claim import Claim, Selector
 from harness.suite.document import KeyPath
 from harness.suite.schema import Suite, TrialConfig
+from harness.suite.sections import Claim, Selector
 
 KEYS = ("dataset", "model", "method", "parts", "partitioner", "network", "seed", "repeat", "id")
-NAMES = ("dataset", "model", "method", "partitioner")  # in them case, `-` and `_` tell no two apart
+NAMES = ("dataset", "model", "method", "partitioner")  # case, `-` and `_` make no difference in them
 
 
 def chosen(trials: Sequence[TrialConfig], expr: str, options: Collection[str] = ()) -> list[TrialConfig]:
@@ -110,7 +110,6 @@ def check_keys(keys: Iterable[str], options: Collection[str] = ()) -> None:
 
 
 def _terms(expr: str) -> dict[str, list[Any]]:
-    """Split an expression into keys and their allowed values."""
     terms: dict[str, list[Any]] = {}
     for term in re.split(r",(?![^\[]*\])", expr):  # a comma inside [10,5] belongs to the value
         key, separator, value = (part.strip() for part in term.partition("="))
@@ -155,7 +154,10 @@ def pairs_of(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[tuple[Cell
     if "dataset" in free:
         free |= {"model", "train"}  # a data set may bring its own
     wanted = [of, *named] if claim.expect.order is None else [(where, claim.of | item) for where, item in named]
-    first, *others = [(where, _select(trials, where, selector)) for where, selector in wanted]
+    first, *others = [(where, [trial for trial in trials if fits(trial, rule(selector))]) for where, selector in wanted]
+    for where, selected in (first, *others):
+        if not selected:
+            raise UserError("selects no trial of the suite", key=where, fix="see `harness plan`")
     for cell in _cells(first[1]):
         try:
             yield cell, (cell, *(_partner(cell, where, selected, free) for where, selected in others))
@@ -179,8 +181,14 @@ def claim_errors(suite: Suite, trials: Sequence[TrialConfig]) -> Iterator[UserEr
 
     A suite changed by overrides may lack some of the trials that its claims speak of.
     """
+    options = {key for trial in trials for key in trial.method.options}
     for i, claim in enumerate(suite.claims):
-        wrong = [*_unknown_columns(claim, trials), *_unknown_keys(claim, trials)]
+        wrong = [*_unknown_columns(claim, trials)]
+        for where, selector in _selectors(claim):
+            try:
+                check_keys(selector, options)
+            except UserError as error:
+                wrong.append(UserError(f"{error.message} '{error.key}'", key=where, fix=error.fix))
         if not wrong and not suite.source.overrides:
             try:
                 rows_of(claim, trials)
@@ -211,22 +219,6 @@ def _unknown_columns(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[Us
             yield UserError(f"unknown column '{name}'", key="metric", fix=error.fix)
 
 
-def _unknown_keys(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[UserError]:
-    options = {key for trial in trials for key in trial.method.options}
-    for where, selector in _selectors(claim):
-        try:
-            check_keys(selector, options)
-        except UserError as error:
-            yield UserError(f"{error.message} '{error.key}'", key=where, fix=error.fix)
-
-
-def _select(trials: Sequence[TrialConfig], where: str, selector: Selector) -> list[TrialConfig]:
-    found = [trial for trial in trials if fits(trial, rule(selector))]
-    if not found:
-        raise UserError("selects no trial of the suite", key=where, fix="see `harness plan`")
-    return found
-
-
 def _cells(trials: Sequence[TrialConfig]) -> list[Cell]:
     """Group trials that differ in their seed only; those of a suite are all of today's data."""
     cells: dict[str, list[TrialConfig]] = {}
@@ -236,7 +228,6 @@ def _cells(trials: Sequence[TrialConfig]) -> list[Cell]:
 
 
 def _alike(one: TrialConfig, other: TrialConfig, free: set[str]) -> bool:
-    """Whether two trials agree in all but what is free and the seed."""
     mine, yours = _aspects(one), _aspects(other)
     options = free
     if one.method.name != other.method.name:

@@ -1,8 +1,8 @@
-"""What is searched of a method, and the trial that a point of it is."""
+"""The search space of a method, and the trial of a point in it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,13 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from harness.errors import UserError, nearest
-from harness.registry import find_plugins
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import MethodSpec, TrainSpec, TuningRun
 from harness.spec import DatasetSpec
 from harness.suite.document import KeyPath
 from harness.suite.expand import expand
 from harness.suite.schema import MethodSettings, OwnModel, OwnSettings, Suite, TrialConfig
-from harness.suite.tuning import DEFAULT_SPACE, Range, Space, TuningSpec
+from harness.suite.sections import DEFAULT_SPACE, Range, Space, TuningSpec
 
 Point = Mapping[str, Any]
 """A value of every key that is searched: `train.lr`, `model.dropout`, or an option of the method."""
@@ -27,7 +26,7 @@ SPACE: TypeAdapter[Space] = TypeAdapter(Space)
 
 @dataclass(frozen=True)
 class Subject:
-    """What is tuned: a method on a data set."""
+    """A method on a data set, whose settings are searched."""
 
     dataset: DatasetSpec
     method: MethodSpec
@@ -61,10 +60,7 @@ def settings_with(settings: MethodSettings, dataset: str, point: Point) -> Metho
 
 @dataclass(frozen=True)
 class Searched:
-    """A suite with a tuning.
-
-    `suite`: with its overrides; `device`, `data_dir`: as for `expand`.
-    """
+    """A suite with a tuning; `device`, `data_dir`: as for `expand`."""
 
     suite: Suite
     device: str | None = None
@@ -72,7 +68,7 @@ class Searched:
 
     @property
     def spec(self) -> TuningSpec:
-        """How it is tuned; UserError if the suite does not say."""
+        """The suite's `tuning`; UserError if it has none."""
         if self.suite.tuning is None:
             raise UserError("the suite has no `tuning`", file=self.suite.source.file, fix="add `tuning: {}`")
         return self.suite.tuning
@@ -82,7 +78,7 @@ class Searched:
         return self.suite.source.error(("tuning", *path), message, fix)
 
     def subjects(self) -> list[Subject]:
-        """Return what is tuned, in the suite's order.
+        """Return each method on each data set, in the suite's order.
 
         Raises:
             UserError: the suite is not one workload a data set, or its space is not one of its methods.
@@ -134,8 +130,7 @@ class Searched:
     def _space_of(self, trial: TrialConfig) -> dict[str, Range]:
         """Return what is searched of a method: shared keys, then its own options."""
         spec, method = self.spec, trial.method.name
-        plugins = find_plugins(self.suite.plugins, self.suite.directory)
-        found = METHODS.find(method, plugins).value
+        found = self.suite.catalogue().find(METHODS, method).value
         entry = next(entry for entry in self.suite.methods if entry.name == method)
         shared: Mapping[str, Any] = spec.space or DEFAULT_SPACE
         declared = {key: values for key, values in found.space.items() if key not in entry.options}
@@ -173,13 +168,6 @@ class Searched:
         self, subject: Subject, point: Point, study: int, rungs: tuple[tuple[float, float], ...] = ()
     ) -> TrialConfig:
         """Return the trial of a point; UserError if a value of it is none."""
-        (trial,) = self._expanded(subject, point, seed_of(study))
-        budget, spec = self.spec.budget, trial.train
-        if budget.seconds is not None:
-            spec = spec.model_copy(update={"seconds": budget.seconds})
-        return trial.model_copy(update={"train": spec, "tuning": TuningRun(study=study, rungs=rungs)})
-
-    def _expanded(self, subject: Subject, point: Point, seed: int) -> Iterator[TrialConfig]:
         suite, name, dataset = self.suite, subject.method.name, subject.dataset
         entry = next(entry for entry in suite.methods if entry.name == name)
         settings = settings_with(suite.per_method.get(name, MethodSettings()), dataset.name, point)
@@ -190,13 +178,17 @@ class Searched:
                 "methods": (entry,),
                 "per_dataset": {key: own for key, own in suite.per_dataset.items() if key == dataset.name},
                 "per_method": {name: settings.model_copy(update={"per_dataset": kept})},
-                "seeds": (seed,),
+                "seeds": (seed_of(study),),
                 "repeat": 1,
                 "interleave": False,
                 "claims": (),
             }
         )
-        yield from expand(alone, device=self.device, data_dir=self.data_dir)
+        (trial,) = expand(alone, device=self.device, data_dir=self.data_dir)
+        train = trial.train
+        if self.spec.budget.seconds is not None:
+            train = train.model_copy(update={"seconds": self.spec.budget.seconds})
+        return trial.model_copy(update={"train": train, "tuning": TuningRun(study=study, rungs=rungs)})
 
 
 FEWEST_SEEDS = 5

@@ -1,4 +1,4 @@
-"""A search of a method's settings: an Optuna study whose points follow from its seed and the trials before."""
+"""A search of a method's settings: an Optuna study, the learning curves of its trials, and the choice among them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +22,113 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 from scipy.stats.qmc import Sobol
 
-from harness.suite.tuning import Range, TuningSpec
-from harness.tune.choice import Curve
+from harness.errors import UserError
+from harness.results.record_store import read_epochs
+from harness.suite.sections import Goal, Range, TuningSpec
 from harness.tune.space import Subject
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Validation scores of a trial and the seconds that the slowest rank had trained by then, in order."""
+
+    seconds: tuple[float, ...]
+    scores: tuple[float, ...]
+    trained_s: float
+
+    def best(self, by: float | None = None) -> float:
+        """Return the best score by so many seconds (None: of all); 0 before the first."""
+        by = np.inf if by is None else by
+        return max((score for at, score in zip(self.seconds, self.scores, strict=True) if at <= by), default=0.0)
+
+    def time_to(self, target: float, by: float | None = None) -> float | None:
+        """Return the seconds to the first score of at least `target`, None if there is none (by so many seconds)."""
+        by = np.inf if by is None else by
+        pairs = zip(self.seconds, self.scores, strict=True)
+        return next((at for at, score in pairs if score >= target and at <= by), None)
+
+
+def curve_of(directory: Path) -> Curve:
+    """Return the learning curve of a trial by the directory of its record.
+
+    Raises:
+        UserError: the trial has scores of test nodes, which a choice must not see, or its epochs are damaged.
+    """
+    epochs = read_epochs(directory / "epochs.parquet")
+    leaks = [name for name in ("test_score", "sampled_test_score") if name in epochs and epochs[name].notna().any()]
+    if leaks:
+        what = f"a trial of the tuning has {leaks[0]}: settings are chosen by validation alone"
+        raise UserError(what, file=directory, fix="remove the trial's directory; the next `harness tune` repeats it")
+    if epochs.empty:
+        return Curve((), (), 0.0)
+    timed = epochs["epoch_time_s"].astype(float).fillna(0.0)  # `timing: off`
+    seconds = timed.groupby(epochs["epoch"]).max().sort_index().cumsum()
+    scores = epochs[epochs["rank"] == epochs["rank"].min()].set_index("epoch")["val_score"].astype(float).dropna()
+    at = [float(seconds.loc[epoch]) for epoch in scores.index]
+    return Curve(tuple(at), tuple(map(float, scores)), float(seconds.iloc[-1]))
+
+
+def success(curve: Curve, goal: Goal, target: float | None, seconds: float | None = None) -> float:
+    """Return how good a trial is: more is better.
+
+    By `best_val` its best validation score. By `time_to_target` a number above 1 that falls with the seconds, or where
+    the target is not reached the best score, which is at most 1: those that reach it are ahead of all others.
+
+    `seconds`: what came later does not count.
+    """
+    if goal == "time_to_target" and target is not None:
+        took = curve.time_to(target, seconds)
+        if took is not None:
+            return 1 + 1 / (1 + took)
+    return curve.best(seconds)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A finished trial of a study: its number, id, values of the space, and what it came to (None: it failed)."""
+
+    number: int
+    trial: str
+    point: dict[str, Any]
+    curve: Curve | None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The settings of a method on a data set: those of `tried`, of the study of median success."""
+
+    study: int
+    tried: Tried
+    success: float
+
+
+def best_of(
+    tried: Sequence[Tried], goal: Goal, target: float | None, seconds: float | None
+) -> tuple[Tried, float] | None:
+    """Return the best trial of a study and its success, the earliest of equals; None if all failed."""
+    found = [(each, success(each.curve, goal, target, seconds)) for each in tried if each.curve is not None]
+    return max(found, key=lambda pair: (pair[1], -pair[0].number), default=None)
+
+
+def choose(
+    studies: Sequence[Sequence[Tried]], goal: Goal, target: float | None, seconds: float | None
+) -> Chosen | None:
+    """Return the best trial of the study of median success: what a search of this budget comes to, not the luckiest.
+
+    Of an even number of studies the lower of the two in the middle. A study whose trials all failed is the least
+    successful; None if the chosen study is one.
+    """
+    best = [best_of(tried, goal, target, seconds) for tried in studies]
+    order = sorted(range(len(best)), key=lambda i: (best[i][1] if best[i] else -1.0, -i))  # type: ignore[index]
+    middle = order[(len(order) - 1) // 2]
+    found = best[middle]
+    return Chosen(middle, *found) if found else None
+
 
 ETA = 3  # asha: of the trials that came to a rung one in so many goes on
 RUNGS = 3
 
 Rungs = tuple[tuple[float, float], ...]
-
-
-def storage_at(path: Path) -> BaseStorage:
-    """Return the storage of all studies of a suite: a journal that several processes may write, also on NFS."""
-    optuna.logging.set_verbosity(logging.ERROR)
-    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))
 
 
 def distribution(values: Range) -> BaseDistribution:
@@ -92,10 +184,10 @@ class Study:
             if number == 0:
                 return {}
             number -= 1
-        told = json.dumps([self.spec.seed, self.name])
-        seed = int.from_bytes(hashlib.sha256(told.encode()).digest()[:4], "big")
+        seeds = json.dumps([self.spec.seed, self.name])
+        seed = int.from_bytes(hashlib.sha256(seeds.encode()).digest()[:4], "big")
         if self.spec.sampler == "tpe":
-            # Beside the journal, where a trial without parameters would be seen by others.
+            # In memory: in the journal other processes would see a trial without parameters.
             copy = optuna.create_study(direction="maximize", sampler=TPESampler(seed=(seed + number) % 2**32))
             copy.add_trials([trial for trial in trials if trial.state == TrialState.COMPLETE])
             return dict(copy.ask(self.distributions).params)
@@ -115,7 +207,7 @@ class Study:
 
     @property
     def waiting(self) -> list[FrozenTrial]:
-        """Trials whose results are not told yet."""
+        """Trials without a result yet."""
         return [trial for trial in self.trials if trial.state == TrialState.RUNNING]
 
     def ask(self, rungs: Rungs = (), *, alone: bool = False) -> bool:
@@ -138,14 +230,14 @@ class Study:
         finally:
             self._lock.release()
 
-    def tell(self, trial: FrozenTrial, value: float | None) -> None:
-        """Say what a trial came to; None: it failed."""
+    def finish(self, trial: FrozenTrial, value: float | None) -> None:
+        """Keep the success of a trial; None: it failed."""
         state = TrialState.FAIL if value is None else TrialState.COMPLETE
         with suppress(optuna.exceptions.UpdateFinishedTrialError):  # another process was faster
             self._study.tell(trial.number, value, state=state, skip_if_finished=True)
 
     def point(self, trial: FrozenTrial) -> dict[str, Any]:
-        """Return the values of a trial; none of the one that has the suite's own settings."""
+        """Return the values of a trial; empty for the one that has the suite's own settings."""
         ranges = self.subject.space
         return {
             key: json.loads(value) if ranges[key].choice is not None else value for key, value in trial.params.items()
@@ -161,7 +253,7 @@ def asha_rungs(seconds: float, curves: Sequence[Curve]) -> Rungs:
     """Return where the next trial stops: asynchronous successive halving (Li et al., MLSys 2020, Algorithm 2).
 
     A trial goes on past a rung (a third of the seconds, a ninth, ...) if its score is among the best third of those
-    that came to the rung before it. A rung that fewer than three came to stops nobody.
+    that came to the rung before it. A rung that fewer than three came to stops none.
     """
     found = []
     for k in range(RUNGS, 0, -1):
@@ -173,11 +265,12 @@ def asha_rungs(seconds: float, curves: Sequence[Curve]) -> Rungs:
 
 
 def studies_at(path: Path, spec: TuningSpec, subjects: Sequence[Subject]) -> list[list[Study]]:
-    """Return the independent searches of each subject, kept in the journal at `path`."""
-    storage = storage_at(path)
+    """Return the independent searches of each subject, kept in a journal that several processes may write, on NFS too.
+
+    `path`: the journal; its directory is made.
+    """
+    optuna.logging.set_verbosity(logging.ERROR)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    storage = JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))
     return [[Study(path, storage, spec, subject, index) for index in range(spec.studies)] for subject in subjects]
-
-
-def spent_s(curves: Mapping[int, Curve]) -> float:
-    """Return the training seconds of a study's trials."""
-    return sum(curve.trained_s for curve in curves.values())

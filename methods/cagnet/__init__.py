@@ -4,34 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
-from harness import (
-    Bytes,
-    BytesCase,
-    FullGraphMethod,
-    FullGraphOptions,
-    Loss,
-    MemoryCase,
-    Metric,
-    Step,
-    UserError,
-    Worker,
-    torch,
-)
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Metric, Step, UserError, Worker, torch
 from harness import numpy as np
-from harness.graph import Partition, upload
-from harness.models import BlockSize
-from harness.runtime import PartSize
-from harness.sampling import BoundarySampler, sample_boundary
+from harness.plugin import BlockSize, BoundarySampler, Loss, MemoryCase, PartSize, sample_boundary, upload
 
-from .block import BroadcastBlock
-from .mesh import Label, Mesh, Sent, rank_groups
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from .broadcast import BroadcastBlock, Label, Mesh, Sent, rank_groups
 
 
 class CAGNETOptions(FullGraphOptions):
@@ -51,7 +32,7 @@ class CAGNETOptions(FullGraphOptions):
 class CAGNET(FullGraphMethod[CAGNETOptions]):
     """Full-graph training by broadcasts of whole row blocks (CAGNET, Tripathy et al., SC 2020).
 
-    Exact. In every layer every rank's H is broadcast in turn and multiplied in, whoever needs which rows (the
+    Exact. In every layer every rank's H is broadcast in turn and multiplied in, needed or not (the
     paper's 1-D algorithm, section IV; a baseline of BNS-GCN, section 4); one foreign block is in memory at a
     time. With c = `replication` > 1 (the 1.5-D algorithm) c consecutive ranks hold copies of their c
     partitions' rows, fetched once before the first epoch; the j-th of each group broadcasts its own
@@ -114,7 +95,11 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
             self._inputs = mesh.spread(worker.features.inner)
             if self.aggregated is not None:
                 self.aggregated = mesh.spread(self.aggregated)
-            read = rows_read(worker.partition, mesh.group) if sampled else np.empty(0, np.int64)
+            read = np.empty(0, np.int64)  # inner rows, ascending, that a rank of another group reads
+            if sampled:
+                ends, index = worker.partition.send_ptr, worker.partition.send_index
+                others = [rank for rank in range(worker.world) if rank not in mesh.group]
+                read = np.unique(np.concatenate([read, *(index[ends[rank] : ends[rank + 1]] for rank in others)]))
             self._read = upload(read, worker.device)
             self._read_of = worker.comm.exchange_counts([read.size] * worker.world) if sampled else []
 
@@ -138,9 +123,9 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         )
 
     def draw(self) -> dict[int, Sent]:
-        """Draw which rows this rank broadcasts, and tell its column; returns what each rank of the column sends.
+        """Draw which rows this rank broadcasts, announce them to its column, and return what each of its ranks sends.
 
-        Every rank must call. At rate 0 nobody sends anything, and nothing is told.
+        Every rank must call. At rate 0 no rank sends or announces anything.
         """
         comm, mesh, rate = self.worker.comm, self._block.mesh, self.options.rate
         if rate == 0:
@@ -151,15 +136,10 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         counts = dict(enumerate(comm.exchange_counts([len(kept)] * comm.world)))
         label = Label(purpose="control", layer=-1, direction="none")
         drawn = {comm.rank: rows} | dict(mesh.broadcast(rows, counts, label))
-        return {
-            rank: Sent(counts[rank], found.long(), self._factor(rank, counts[rank])) for rank, found in drawn.items()
-        }
-
-    def _factor(self, rank: int, count: int) -> float:
-        """Return what each row counts, if `rank` sends so many."""
-        if self.options.sampler == "bernoulli":
-            return 1 / self.options.rate
-        return self._read_of[rank] / max(count, 1)
+        factors = dict.fromkeys(drawn, 1 / rate)
+        if sampler == "fixed":  # a rounded number of rows: its own inverse share keeps sums unbiased
+            factors = {rank: self._read_of[rank] / max(counts[rank], 1) for rank in drawn}
+        return {rank: Sent(counts[rank], found.long(), factors[rank]) for rank, found in drawn.items()}
 
     @classmethod
     def memory(cls, options: CAGNETOptions, case: MemoryCase) -> dict[str, int]:
@@ -203,12 +183,3 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
             sent["embedding" if block else "feature"] += rows * case.itemsize
             sent["gradient"] += back * case.itemsize
         return sent | control
-
-
-def rows_read(partition: Partition, group: range) -> NDArray[np.int64]:
-    """Return the inner rows, ascending, that some rank outside of `group` reads."""
-    segments = [slice(*partition.send_ptr[rank : rank + 2]) for rank in range(partition.parts) if rank not in group]
-    found: NDArray[np.int64] = np.unique(
-        np.concatenate([np.empty(0, np.int64), *map(partition.send_index.__getitem__, segments)])
-    )
-    return found

@@ -9,45 +9,35 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness import (
-    Bytes,
-    BytesCase,
-    FanoutSampler,
-    MemoryCase,
-    Metric,
-    MiniBatchMethod,
-    Sampler,
-    Source,
-    Step,
-    Worker,
-    batch_seed,
-    per_layer,
-    torch,
-)
-from harness.graph import View, upload
-from harness.runtime import (
+from harness import Bytes, BytesCase, Metric, MiniBatchMethod, Sampler, Source, Step, Worker, torch
+from harness.plugin import (
     Batch,
     Communicator,
     Drawn,
+    FanoutSampler,
     FeatureStore,
     HostStore,
     Loaded,
+    MemoryCase,
     NeighbourOptions,
     Plan,
+    View,
+    batch_seed,
     fresh,
+    per_layer,
     take,
+    upload,
 )
 
 from .explainer import COUNTED, Explainer, Guidance, explanation_memory
-from .guided_on_device import GuidedSamplerOnDevice
-from .guided_sampling import ExplanationGraph, GuidedSampler
-from .masks import MaskOptions
+from .explanations import ExplanationGraph, MaskOptions
+from .guided_sampling import GuidedSampler, GuidedSamplerOnDevice
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# The upper half of a number of rows says which columns: those told before, all, or _NEW + n: n new ones.
-_TOLD, _ALL, _NEW = 0, 1, 2
+# The upper half of a number of rows says which columns: those announced before, all, or _NEW + n: n new ones.
+_KNOWN, _ALL, _NEW = 0, 1, 2
 
 _HALF = 32
 
@@ -58,7 +48,7 @@ class ColumnStore(FeatureStore):
     """A `FeatureStore` whose `columns` may differ between ranks, in number too, and from call to call.
 
     The owners keep each rank's columns; the first call that has others than the one before sends them to
-    the owners; calls for all columns, which may come in between, tell nothing. Calls must come one at a time and
+    the owners; calls for all columns, which may come in between, announce nothing. Calls must come one at a time and
     in the same order on all ranks, from whichever thread. `columns` are distinct, on the host.
 
     Traffic: as for `RowStore.gather`, with the rank's own columns; and, where they are new, 4 bytes a column
@@ -66,29 +56,31 @@ class ColumnStore(FeatureStore):
     """
 
     @cached_property
-    def _told(self) -> list[Tensor | None]:
-        """The columns that each rank has told, this one too."""
+    def _announced(self) -> list[Tensor | None]:
+        """The columns that each rank has announced, this one too."""
         return [None] * self.comm.world
 
     _own: Tensor | None = None
     """Those of this rank, on the host: no step waits to see whether others are new."""
 
-    def told(self) -> dict[str, Any]:
-        """Return which columns this rank has told, and which it was told."""
-        return {"own": self._own, "told": self._told}
+    def announced(self) -> dict[str, Any]:
+        """Return the columns that this rank has announced, and those that it received."""
+        return {"own": self._own, "columns": self._announced}
 
-    def remember(self, told: dict[str, Any]) -> None:
-        """Go on from what another process had `told`."""
-        self._own = told["own"]
-        self._told = [None if columns is None else columns.to(self.comm.device) for columns in told["told"]]
+    def remember(self, announced: dict[str, Any]) -> None:
+        """Go on from what another process had `announced`."""
+        self._own = announced["own"]
+        self._announced = [
+            None if columns is None else columns.to(self.comm.device) for columns in announced["columns"]
+        ]
 
     def _fetch(self, plan: Plan, columns: Tensor | None, comm: Communicator, out: Tensor | None) -> Tensor:
         news = self._news(columns) << _HALF
         received = comm.exchange_counts([count | news for count in plan.counts])
         wanted, said = [n & (1 << _HALF) - 1 for n in received], [n >> _HALF for n in received]
         if max(said) >= _NEW:  # what a rank says it says to all: they all are here, or none
-            self._tell(columns, said, comm)
-        chosen = [None if s == _ALL else told for s, told in zip(said, self._told, strict=True)]
+            self._announce(columns, said, comm)
+        chosen = [None if s == _ALL else known for s, known in zip(said, self._announced, strict=True)]
         widths = [self.width if c is None else c.numel() for c in chosen]
         asked = comm.exchange_rows(upload(plan.asked, comm.device), plan.counts, wanted, purpose="control")
         if out is None:
@@ -105,20 +97,20 @@ class ColumnStore(FeatureStore):
     def _news(self, columns: Tensor | None) -> int:
         if columns is None:
             return _ALL
-        return _TOLD if self._own is not None and torch.equal(self._own, columns) else _NEW + columns.numel()
+        return _KNOWN if self._own is not None and torch.equal(self._own, columns) else _NEW + columns.numel()
 
-    def _tell(self, columns: Tensor | None, said: list[int], comm: Communicator) -> None:
+    def _announce(self, columns: Tensor | None, said: list[int], comm: Communicator) -> None:
         """Exchange the columns of the ranks that say they have new ones."""
         sizes = [max(s - _NEW, 0) for s in said]
         size = sizes[comm.rank]
         own = torch.empty(0) if columns is None else columns[:size]
         if size:
             self._own = own
-        told = upload(own.int().repeat(comm.world), comm.device)
-        received = comm.exchange_rows(told, [size] * comm.world, sizes, purpose="control")
+        sent = upload(own.int().repeat(comm.world), comm.device)
+        received = comm.exchange_rows(sent, [size] * comm.world, sizes, purpose="control")
         for rank, new in enumerate(received.split(sizes)):
             if said[rank] >= _NEW:
-                self._told[rank] = new.long()
+                self._announced[rank] = new.long()
 
 
 class DGSOptions(MaskOptions, NeighbourOptions):
@@ -142,7 +134,7 @@ class DGSOptions(MaskOptions, NeighbourOptions):
     )
     period: int = Field(30, ge=1, description="T_ex: steps between explanations")
     explain: Literal["background", "inline"] = Field(
-        "background", description="beside the training, or in line: slower, the same bits each time"
+        "background", description="at the same time as the training, or in line: slower, the same bits each time"
     )
     hops: int | None = Field(
         None, ge=1, description="remote nodes so many edges away are explained; default: the graph layers"
@@ -191,6 +183,7 @@ class DGS(MiniBatchMethod[DGSOptions]):
 
     name = "dgs"
     colour = "#d55e00"
+    on_device = True
     Options = DGSOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "fanouts": [5, 10, 25]}
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "feature_rate": 1.0, "batch_size": 0}
@@ -223,11 +216,6 @@ class DGS(MiniBatchMethod[DGSOptions]):
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`; the conventional sampler, of batches without guidance."""
         return FanoutSampler(source, self._fanouts(source))
-
-    @classmethod
-    def device_draws(cls, options: DGSOptions) -> bool:
-        """See `MiniBatchMethod`: draws from a graph that every rank has."""
-        return not options.asks_owners
 
     def _fanouts(self, source: Source) -> list[int]:
         return per_layer(self.options.fanouts, source.depth, "fanouts")
@@ -294,7 +282,7 @@ class DGS(MiniBatchMethod[DGSOptions]):
     def state(self) -> dict[str, Any]:
         """See `Method`."""
         assert isinstance(self.store, ColumnStore)
-        return {"columns": self.store.told(), "explainer": self.explainer.state()}
+        return {"columns": self.store.announced(), "explainer": self.explainer.state()}
 
     def restore(self, state: dict[str, Any], done: int) -> None:
         """See `Method`."""
@@ -315,12 +303,12 @@ class DGS(MiniBatchMethod[DGSOptions]):
     @classmethod
     def foreseen(cls, options: DGSOptions, case: MemoryCase) -> list[str]:
         """See `MiniBatchMethod`; explanations are of a copy of the model on the host."""
-        told = ["the host trains the masks of explanations, beside the GPU"] if case.cuda else []
-        return told + super().foreseen(options, case)
+        warnings = ["the host trains the masks of explanations while the GPU trains"] if case.cuda else []
+        return warnings + super().foreseen(options, case)
 
     @classmethod
     def bytes_per_epoch(cls, options: DGSOptions, case: BytesCase) -> Bytes | None:
-        """See `BytesCase.mini_batch`, all columns; no metric tells how many travel once a rank is guided."""
+        """See `BytesCase.mini_batch`, all columns; no metric says how many travel once a rank is guided."""
         if case.count("guided_steps"):
             return None
         return case.mini_batch(options.model_copy(update={"feature_rate": 1.0}))
@@ -331,4 +319,4 @@ class DGS(MiniBatchMethod[DGSOptions]):
         drawn = case.drawn(options, options.fanouts, "fanouts", each=True) | explanation_memory(case)
         if not cls.device_draws(options):
             return drawn
-        return drawn | case.drawn_on_device(0 if case.least else case.edges, options, entry=120)
+        return drawn | case.drawn_on_device(case.edges, options, entry=120)

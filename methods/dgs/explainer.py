@@ -1,4 +1,4 @@
-"""The explainer: masks that are learnt beside the training, of which model, and what they tell samplers."""
+"""The explainer: when masks are trained, at the same time as the model, and how samplers get them."""
 
 from __future__ import annotations
 
@@ -12,30 +12,27 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from harness import MemoryCase, Metric, torch
+from harness import Metric, torch
 from harness import numpy as np
-from harness.metrics import STAT
-from harness.models import BlockSize
-from harness.runtime import Clock, Components
+from harness.plugin import STAT, BlockSize, Clock, Components, MemoryCase
 
-from .guided_sampling import ExplanationGraph
-from .masks import MaskOptions, Masks, explain
+from .explanations import ExplanationGraph, MaskOptions, Masks, explain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from harness.models import GNN
+    from harness.plugin import GNN
 
 
 def explanation_memory(case: MemoryCase) -> Components:
     """Return the bytes of a rank's explanation graph and guidance, on the host: none of a GPU's.
 
-    Of the remote nodes within K hops only bounds are known: at least the boundary, at most all there are.
+    Of the remote nodes within K hops the upper bound is known: all there are.
     """
     if case.cuda:
         return {"explanation": 0}
-    remote = case.train.boundary if case.least else case.nodes - case.train.inner
+    remote = case.nodes - case.train.inner
     width, hidden = max(case.model.widths[: case.model.hops])
     own = BlockSize(case.train.inner, case.train.inner, case.train.edges - case.train.cut)
     star = BlockSize(remote + 1, remote + 1, 2 * remote + 1)
@@ -174,7 +171,7 @@ class Explainer:
             self._take(running.step, running.future.result())
 
     def state(self) -> dict[str, Any]:
-        """Return what guides the steps to come; an explanation that is under way is told by what it explains."""
+        """Return what guides the steps to come; one that is under way is named by the model that it explains."""
         self._poll()
         running = self._running
         return {

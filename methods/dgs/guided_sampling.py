@@ -1,145 +1,37 @@
-"""What DGS samples: guided neighbours, and the graph that explanations are learnt on."""
+"""Guided sampling: remote neighbours are drawn by their importance, on the host or by torch on a device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness import LayerSample, Sample, Source, numba, torch
+from harness import Sample, Source, numba, torch
 from harness import numpy as np
-from harness.graph import CSR, Block, Topology, View, stream
-from harness.runtime import FeatureStore
-from harness.sampling import (
-    Tables,
-    induce,
-    missing_degree,
+from harness.plugin import (
+    GraphOnDevice,
+    LayerOnDevice,
+    LayerSample,
+    batch_seed,
+    number_nodes,
     number_sources,
+    pointers,
+    running_sums,
     sample_layers,
+    stream,
+    stream_bits,
+    sums_of_rows,
     systematic,
-    take,
+    take_entries,
     target_rows,
+    uniform_on_device,
+    upload,
     write_inclusion,
 )
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
-
-
-def within_hops(topology: Topology, nodes: NDArray[np.int64], hops: int) -> NDArray[np.int64]:
-    """Return `nodes` and all from which they are reached over at most `hops` (>= 0) edges, int64, ascending.
-
-    These are the nodes whose features as many layers' outputs at `nodes` (int64, in any order, which may repeat; of
-    a topology whose rows are with several ranks this rank's own) depend on. Takes time linear in the graph's nodes
-    and the in-edges of those returned.
-    """
-    met = np.zeros(topology.num_nodes, np.bool_)
-    met[nodes] = True
-    fresh = np.flatnonzero(met)
-    for hop in range(hops):
-        found, rows = topology.rows(fresh, own=hop == 0)
-        fresh = _reached(found.indptr, found.indices, rows, met)
-    return np.flatnonzero(met)
-
-
-@numba.njit(cache=True, nogil=True)
-def _reached(indptr, indices, rows, met):  # type: ignore[no-untyped-def]
-    """Return the neighbours in `rows` that were not met yet, int64; they are then."""
-    fresh = np.empty(met.size + 1, np.int64)  # one more: a node met before is written too, and overwritten
-    end = 0
-    for row in rows:
-        for e in range(indptr[row], indptr[row + 1]):
-            node = indices[e]
-            fresh[end] = node
-            end += not met[node]
-            met[node] = True
-    return fresh[:end].copy()
-
-
-CHUNK = 16384  # remote rows fetched at a time, so that no second matrix of them all is made
-
-ENGINE = "numba"  # keeps to torch's number of threads also in a thread of its own, where dgl takes all cores
-
-
-@dataclass(frozen=True, eq=False)
-class ExplanationGraph:
-    """What a rank explains its predictions on (DGS, section III-B), in the memory of the CPU.
-
-    Row 0 of the star is v_G, all inner nodes in one; rows 1, 2, ... are the remote nodes within as many hops
-    as count, each linked with v_G in both directions. The links to v_G count 1/R each, so that every row of
-    the star has degree 1: SAGE sees the mean over R remote nodes, and what GCN and GAT see does not grow
-    with R either. (By the star's plain degrees the symmetric normalisation of GCN would multiply that mean
-    by sqrt(R/2), a layer at a time.) v_G's self loop is the models' own: each adds a destination's row to
-    that of its neighbours, SAGE by weights of its own.
-
-    `local_block` has the inner nodes and all edges between them, with full degrees; sums over neighbours are multiplied
-    by the full degree over that of these edges, so that means are of what is there.
-    """
-
-    remote: NDArray[np.int64]  # [R], ascending: nodes of the view
-    features: Tensor  # [1 + R, F] of the star's rows; v_G's are the mean of the local ones
-    local_features: Tensor  # [n_in, F], the store's own rows where those are on the CPU
-    local_block: Block
-    blocks: list[Block]  # of each layer, or hop of one: the star, but that the last one has no destination but v_G
-    multilabel: bool  # whether a node has any number of classes
-
-    @classmethod
-    def build(
-        cls, view: View, topology: Topology, store: FeatureStore, *, hops: int, depth: int, dtype: torch.dtype
-    ) -> ExplanationGraph:
-        """Make a rank's explanation graph, of the view that is trained on and its topology; every rank must call.
-
-        Remote nodes may be `hops` away; the model has weights of `dtype` and runs on `depth` blocks (`GNN.depth`).
-        Traffic: what `store.gather` counts for each remote node, once, and 8 bytes a peer (control); what the
-        topology's `rows` cost, hop by hop.
-        """
-        inner = np.asarray(view.partition.inner)
-        remote = np.setdiff1d(within_hops(topology, inner, hops), inner, assume_unique=True)
-        local = store.inner.to("cpu", dtype)
-        features = torch.empty((1 + remote.size, local.shape[1]), dtype=dtype)
-        features[0] = local.mean(0) if inner.size else 0
-        chunks = -(-remote.size // CHUNK)
-        for k in range(max(store.comm.exchange_counts([chunks] * store.comm.world))):  # as many calls on all ranks
-            rows = slice(k * CHUNK, (k + 1) * CHUNK)
-            features[1:][rows] = store.gather(remote[rows])
-        block = _local_block(topology, inner, store.tables, dtype)
-        return cls(
-            remote=remote, features=features, local_features=local, local_block=block,
-            blocks=star(remote.size, depth, dtype), multilabel=view.labels.dim() > 1,
-        )  # fmt: skip
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of what it holds, in the memory of the CPU; the local features are left out."""
-        held = {id(block): block for block in (self.local_block, *self.blocks)}.values()
-        matrices = [array for b in held for array in (b.adjacency.indptr, b.adjacency.indices, b.adjacency.values)]
-        scales = [array for b in held for array in (b.degree, b.dst_scale)]
-        return sum(array.nbytes for array in (self.features, *matrices, *scales) if array is not None)
-
-
-def star(remote: int, depth: int, dtype: torch.dtype) -> list[Block]:
-    """Return the blocks of a star of `remote` nodes around row 0; see `ExplanationGraph.blocks`."""
-    spokes = torch.arange(1, 1 + remote, dtype=torch.int32)
-    hub = torch.zeros(remote, dtype=torch.int32)
-    ends = torch.cat([torch.zeros(1, dtype=torch.int64), remote + torch.arange(1 + remote)])
-    scale = torch.ones(1 + remote, dtype=dtype)
-    scale[0] = 1 / max(remote, 1)
-    degree = torch.ones(1 + remote, dtype=dtype)
-
-    def block(indptr: Tensor, indices: Tensor) -> Block:
-        adjacency = CSR(indptr, indices, 1 + remote)
-        return Block(adjacency, degree, dst_scale=scale[: adjacency.num_rows], engine=ENGINE)
-
-    last = block(ends[:2], spokes)
-    return [last] if depth == 1 else [*[block(ends, torch.cat([spokes, hub]))] * (depth - 1), last]
-
-
-def _local_block(topology: Topology, inner: NDArray[np.int64], tables: Tables, dtype: torch.dtype) -> Block:
-    sample = induce(topology, inner, tables)
-    weights = None if sample.values is None else sample.values.astype(np.float32)
-    scale = missing_degree(topology, inner, Topology(sample.indptr, sample.indices, weights))
-    return replace(sample, dst_scale=scale).block(topology, device=torch.device("cpu"), dtype=dtype, engine=ENGINE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +77,7 @@ class GuidedSampler:
         )
         values: NDArray[np.float64] | None = None
         if found.weights is not None:
-            values = take(found.weights, entries, np.empty(entries.size))
+            values = take_entries(found.weights, entries, np.empty(entries.size))
         if self.unbiased:
             values = (1.0 if values is None else values) / chances
         sources, columns = number_sources(found, targets, entries, self.source.tables)
@@ -286,3 +178,113 @@ def _sums(chance, remote):  # type: ignore[no-untyped-def]
         far += chance[k] * remote[k]
         number += remote[k]
     return near, far, number
+
+
+@dataclass(frozen=True, eq=False)
+class RowsOnDevice:
+    """The entries of rows: pointers int64 [rows + 1], each entry's row, its place in there, and the most of a row."""
+
+    ends: Tensor
+    row: Tensor
+    place: Tensor
+    most: int
+
+    @classmethod
+    def of(cls, ends: Tensor, row: Tensor, most: int) -> RowsOnDevice:
+        """Find the places; `most` entries has a row at most."""
+        return cls(ends, row, torch.arange(row.numel(), device=row.device) - ends[row], most)
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Return each row's sum."""
+        return sums_of_rows(self.ends, values)
+
+    def running(self, values: Tensor) -> Tensor:
+        """Return of each entry the sum of its row up to it."""
+        return running_sums(values, self.place, self.most)
+
+    def inclusion(self, weights: Tensor, sizes: Tensor) -> Tensor:
+        """Return what `write_inclusion` does of each row: p float64 of `weights` [entries] for `sizes` [rows]."""
+        order = weights.argsort()
+        order = order[self.row[order].sort(stable=True).indices]  # by weight in each row
+        ordered, degree = weights[order], self.ends.diff()
+        share = self.place + 1 + (sizes - degree)[self.row]
+        sums = self.running(ordered)
+        # The k smallest of a row share what the others leave, which have p = 1, up to the largest k of no p above 1.
+        fits = torch.where((ordered * share <= sums) & (ordered > 0), self.place + 1, 0)
+        last = torch.zeros_like(degree).scatter_reduce(0, self.row, fits, "amax") - 1
+        at = (self.ends[:-1] + last).clamp(min=0)
+        padded = torch.cat([sums, sums.new_ones(1)]), torch.cat([share, share.new_zeros(1)])  # of rows without entries
+        total, left = (each[at] for each in padded)
+        p = (weights / total[self.row] * left[self.row]).clamp(0, 1)
+        certain = (weights > 0).double()
+        everything = sizes >= self.sums(certain)
+        return torch.where(everything[self.row], certain, p)
+
+    def systematic(self, chance: Tensor, start: Tensor) -> Tensor:
+        """Return which entries `systematic` draws by these chances, and a number in [0, 1) of each row."""
+        ends = self.running(torch.where(chance < 1, chance, 0))
+        padded = torch.cat([ends, ends.new_zeros(1)])
+        degree = self.ends.diff()
+        length = torch.where(degree > 0, padded[(self.ends[1:] - 1).clamp(min=0)], 0)[self.row]
+        points = torch.where(length > 0, (ends / length * length.round() - start[self.row]).ceil(), 0)
+        passed = torch.where(self.place > 0, torch.cat([points[:1], points[:-1]]), 0)
+        return (points > passed) | (chance == 1)
+
+
+@dataclass(frozen=True, eq=False)
+class GuidedSamplerOnDevice:
+    """Draws on a device what a `GuidedSampler` does, but for numbers within rounding of a chance.
+
+    Weights of edges and importance are finite, which nobody checks here.
+    """
+
+    graph: GraphOnDevice
+    local: Tensor  # bool [N]
+    fanouts: Sequence[int]
+    importance: Tensor  # float32 [N]
+    deviation: float = 0.0
+    unbiased: bool = False
+
+    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+        """See `Sampler`; the host waits as `draw` says, in each layer."""
+        layers, nodes = list[LayerOnDevice](), upload(targets, self.graph.indptr.device)
+        for depth, fanout in enumerate(reversed(self.fanouts)):
+            layers.append(self.draw(nodes, fanout, batch_seed(seed, 0, 0, depth)))
+            nodes = layers[-1].sources
+        return Sample(layers[::-1], targets.size)
+
+    def draw(self, targets: Tensor, fanout: int, seed: int) -> LayerOnDevice:
+        """See `GuidedSampler.draw`; the host waits for the numbers of edges, drawn ones and sources."""
+        graph = self.graph
+        ends, entries, row = graph.rows(targets)
+        rows, nodes = RowsOnDevice.of(ends, row, graph.largest), graph.indices[entries]
+        edges = None if graph.weights is None else graph.weights[entries].double()
+        size = torch.ones_like(row, dtype=torch.float64) if edges is None else edges.abs()
+        chance = self._chances(rows, nodes, size, fanout)
+        is_drawn = rows.systematic(chance, uniform_on_device(stream_bits(seed, targets, 1)[0]))
+        at = is_drawn.nonzero().squeeze(1)
+        starts = pointers(is_drawn)[ends]
+        sources, columns = number_nodes(targets, nodes[at], len(graph.indptr) - 1)
+        values, scale = None if edges is None else edges[at], None
+        if self.unbiased:
+            values = (1.0 if values is None else values) / chance[at]
+        else:
+            scale = torch.where(starts.diff() > 0, rows.sums(size) / sums_of_rows(starts, size[at]), 1.0)
+        return LayerOnDevice(sources, starts, columns, graph.degree(sources), values, scale)
+
+    def _chances(self, rows: RowsOnDevice, nodes: Tensor, size: Tensor, fanout: int) -> Tensor:
+        """Return the chance of each entry; `size` are the edges' weights without their sign."""
+        near = self.local[nodes]
+        weight = size * torch.where(near, 1, self.importance[nodes]).double()
+        degree = rows.ends.diff().double()
+        chance = rows.inclusion(weight, degree if fanout < 0 else torch.full_like(degree, fanout))
+        if self.deviation == 0:
+            return chance
+        is_far = ~near & (weight > 0)
+        local, remote = (rows.sums(torch.where(side, chance, 0)) for side in (~is_far, is_far))
+        most, number = 0.5 if self.unbiased else 1.0, rows.sums(is_far.double())
+        raised = remote + torch.minimum(self.deviation * (local + remote), most * local)
+        raised = torch.minimum(raised, number)
+        far = rows.inclusion(torch.where(is_far, weight, 0), raised)
+        rest = rows.inclusion(torch.where(is_far, 0, weight), (local - (raised - remote)).clamp(min=0))
+        return torch.where((raised > remote)[rows.row], far + rest, chance)

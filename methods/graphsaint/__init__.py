@@ -13,40 +13,30 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness import (
-    Bytes,
-    BytesCase,
-    LayerSample,
-    MemoryCase,
-    Metric,
-    MiniBatchMethod,
-    MiniBatchOptions,
-    Sampler,
-    Source,
-    Step,
-)
+from harness import Bytes, BytesCase, Metric, MiniBatchMethod, Sampler, Source, Step
 from harness import numpy as np
-from harness.graph import Topology
-from harness.runtime import (
+from harness.plugin import (
     Batch,
+    ClippedNodes,
     Drawn,
     FeatureStore,
-    Loaded,
-    common_order,
-    subgraph_batches,
-    subgraph_size,
-    whole_subgraphs,
-)
-from harness.sampling import (
-    ClippedNodes,
     ImportanceSubgraphs,
+    LayerSample,
+    Loaded,
+    MemoryCase,
+    MiniBatchOptions,
     NodeSampler,
     Normaliser,
     Subgraphs,
     SubgraphSampler,
     SubgraphsOnDevice,
     Tables,
+    Topology,
     clusters,
+    common_order,
+    subgraph_batches,
+    subgraph_size,
+    whole_subgraphs,
 )
 
 from .subgraphs import CountedChances, Counts, Part, PresentMean, count, make_node_sampler, saved_counts
@@ -55,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harness import Worker
-    from harness.runtime import Communicator
+    from harness.plugin import Communicator
 
 
 SIZE, FRONTIER = 8000, 1000  # the authors' code's
@@ -171,6 +161,8 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
 
     name = "graphsaint"
     colour = "#56b4e9"
+    on_device = True
+    samples_targets = False  # a subgraph is drawn without targets
     Options = GraphSAINTOptions
     space: ClassVar[dict[str, Any]] = {"sampler": ["frontier", "rw", "edge"]}
     exact: ClassVar[dict[str, Any]] = {"size": -1, "normalise": False}
@@ -251,17 +243,17 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         def make() -> Counts:
             return count(
                 topology, sampler, tables, draws, rank, worker.job.threads,
-                told=lambda done: worker.tell(f"counting subgraphs: {done} of {draws}"),
+                report=lambda done: worker.notify(f"counting subgraphs: {done} of {draws}"),
             )  # fmt: skip
 
         if keep is None:
             return make()
-        told = options.model_dump(include={"sampler", "roots", "entered", "enlargement", "length", "burn", "clip"})
-        told |= {"size": self.size, "frontier": options.frontier_of(self.size), "draws": draws, "rank": rank}
+        named = options.model_dump(include={"sampler", "roots", "entered", "enlargement", "length", "burn", "clip"})
+        named |= {"size": self.size, "frontier": options.frontier_of(self.size), "draws": draws, "rank": rank}
         if options.sampler == "node":
-            told["norm"] = source.propagation.name  # its chances depend on the model's
-        key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
-        with worker.meters.paused():  # of a preparation that later trials find, as of partitions, no peak is told
+            named["norm"] = source.propagation.name  # its chances depend on the model's
+        key = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
+        with worker.meters.paused():  # later trials find the counts: as of partitions, no peak is measured
             counts = saved_counts(keep, key, make, recount=worker.job.attempt if options.recount else None)
         if counts.seconds is None:
             worker.found["counts"] = counts.earlier_s
@@ -313,16 +305,6 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         return replace(loaded, loss=replace(loaded.loss, weights=weights))
 
     @classmethod
-    def device_draws(cls, options: GraphSAINTOptions) -> bool:
-        """See `MiniBatchMethod`: subgraphs of the whole graph, or of the rank's part."""
-        return True
-
-    @property
-    def samples_targets(self) -> bool:
-        """A subgraph is drawn for nobody."""
-        return False
-
-    @classmethod
     def bytes_per_epoch(cls, options: GraphSAINTOptions, case: BytesCase) -> Bytes | None:
         """See `BytesCase.mini_batch`; a loss reads rows of other ranks. None with `reshuffle`."""
         return None if options.reshuffle else case.mini_batch(options, labels=True)
@@ -330,10 +312,10 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
     @classmethod
     def foreseen(cls, options: GraphSAINTOptions, case: MemoryCase) -> list[str]:
         """See `whole_subgraphs`; what a GPU leaves to the host."""
-        told = whole_subgraphs(options.size, case.train.inner if options.scope == "local" else case.nodes)
+        warnings = whole_subgraphs(options.size, case.train.inner if options.scope == "local" else case.nodes)
         if case.cuda and (why := options.nodes_of_host):
-            told.append(f"{why}: the host draws the nodes of subgraphs, one after the other; the GPU does the rest")
-        return told + super().foreseen(options, case)
+            warnings.append(f"{why}: the host draws the nodes of subgraphs, one after the other; the GPU does the rest")
+        return warnings + super().foreseen(options, case)
 
     @classmethod
     def memory(cls, options: GraphSAINTOptions, case: MemoryCase) -> dict[str, int]:
@@ -347,7 +329,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         inner, edges = case.train.inner, case.train.edges - case.train.cut
         if case.cuda:
             graph = case if options.scope == "global" else replace(case, nodes=inner, edges=edges)
-            components |= graph.drawn_on_device(0 if case.least else graph.edges, options)
+            components |= graph.drawn_on_device(graph.edges, options)
             counted = options.normalise and options.sampler != "node"
             components["probabilities"] = (4 * graph.edges + 8 * graph.nodes) if counted else 16 * graph.nodes
         if options.scope == "local":

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harness import numba
 from harness import numpy as np
-from harness.graph import Topology, below, next_u64, prefetch, stream
-from harness.sampling import Pool
+from harness.plugin import Pool, Topology, below, next_u64, prefetch, stream
 
 from .node_samplers import KernelSampler, ascending, mark, mark_unseen
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 POPS_A_NODE = 16  # of the size, before what is missing is filled with any nodes
-TILES_A_NODE = 4  # of the frontier: room for three historical ones beside each
+TILES_A_NODE = 4  # of the frontier: room for three historical ones next to each
 AHEAD = 16  # pops, after which a successor that was asked for has come
 
 

@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from harness import UserError, numba, torch
 from harness import numpy as np
-from harness.graph import Topology, below, below_on_device, bits_at, next_u64, stream, stream_bits, streams, uniform
-from harness.sampling import GraphOnDevice, Pool
+from harness.plugin import (
+    GraphOnDevice,
+    Pool,
+    Topology,
+    below,
+    below_on_device,
+    bits_at,
+    next_u64,
+    stream,
+    stream_bits,
+    streams,
+    uniform,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

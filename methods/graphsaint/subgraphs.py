@@ -12,25 +12,30 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from harness import LayerSample, UserError, batch_seed, numba, torch
+from harness import UserError, numba, torch
 from harness import numpy as np
-from harness.data import atomic_directory, locked
-from harness.graph import Topology, fetch_ahead, gather
-from harness.sampling import (
+from harness.plugin import (
     GraphOnDevice,
     Induced,
     InducedOnDevice,
     LayerOnDevice,
+    LayerSample,
     NodeSampler,
     Normaliser,
     SubgraphBatch,
     SubgraphBatchOnDevice,
     Tables,
+    Topology,
     WeighOnDevice,
     as_graph,
     as_layer,
     as_layer_on_device,
+    atomic_directory,
+    batch_seed,
+    fetch_ahead,
+    gather,
     induced,
+    locked,
     missing_degree,
     missing_degree_on_device,
 )
@@ -69,7 +74,7 @@ def count(
     seed: int,
     threads: int,
     *,
-    told: Callable[[int], None] | None = None,
+    report: Callable[[int], None] | None = None,
 ) -> Counts:
     """Draw subgraphs, and count the nodes and edges that are in them (GraphSAINT, ICLR 2020, section 3.2).
 
@@ -77,8 +82,8 @@ def count(
     every rank and for any number of threads, and none of training's. Memory: 4 bytes a node and an edge.
     What the first draw of a process needs, such as compiling, is left out of `seconds`.
 
-    There are 1 to 2^31 - 1 `draws`, or a ValueError; `seed` is not negative. `threads` draw, and count by turns; `told`
-    is called now and then with the number that is counted.
+    There are 1 to 2^31 - 1 `draws`, or a ValueError; `seed` is not negative. `threads` draw, and count in
+    turn; `report` is called now and then with the number that is counted.
     """
     if not 0 < draws < 2**31:
         raise ValueError(f"{draws} draws: from 1 to 2^31 - 1 can be counted")
@@ -98,13 +103,13 @@ def count(
         for first in range(0, draws, _ROUND):
             last = min(first + _ROUND, draws)
             list(pool.map(add, range(first, last)))
-            if told is not None:
-                told(last)
+            if report is not None:
+                report(last)
     return Counts(draws, nodes, edges, time.perf_counter() - start, threads)
 
 
 def saved_counts(keep: Path, key: str, make: Callable[[], Counts], *, recount: str | None = None) -> Counts:
-    """Return the counts that are kept under `key`; whoever asks first makes them.
+    """Return the counts that are kept under `key`; the first process that asks makes them.
 
     Others wait meanwhile, and all map the one copy. Who mapped counts that are made again keeps those.
 

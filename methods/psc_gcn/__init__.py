@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from harness import Bytes, BytesCase, MemoryCase, Metric, Step, Worker, torch
+from harness import Bytes, BytesCase, Metric, Step, Worker, torch
 from harness import numpy as np
-from harness.graph import Block, Partition, kind_of, pointers, upload
-from harness.runtime import (
+from harness.plugin import (
     Background,
+    Block,
     BoundaryInputs,
     CachePolicy,
     Communicator,
+    MemoryCase,
+    Partition,
     Pending,
     PipelinedMethod,
     PipelinedOptions,
@@ -25,7 +27,10 @@ from harness.runtime import (
     Wanted,
     ask,
     choose,
+    kind_of,
+    pointers,
     stale_memory,
+    upload,
 )
 
 from .edges import edges_of
@@ -121,7 +126,7 @@ class PSCGCN(PipelinedMethod[PSCOptions]):
 
     @classmethod
     def bytes_per_epoch(cls, options: PSCOptions, case: BytesCase) -> Bytes | None:
-        """Return the bytes of `full` at rate 1; else an epoch's own metrics do not tell them."""
+        """Return the bytes of `full` at rate 1; else an epoch's metrics do not determine them."""
         whole = options.rate == 1 and options.cache == "none"
         return super().bytes_per_epoch(options, case) if whole else None
 
@@ -196,6 +201,7 @@ Drawn = tuple[TrainGraph, dict[str, float]]
 
 
 _Asked = tuple[dict[str, Any], "Tensor | None"]
+"""How a sampler stood before a draw or a refresh, and the norms of the refresh, None of a draw."""
 
 
 def _draws(asked: Iterable[_Asked]) -> int:
@@ -384,23 +390,21 @@ class EdgeSampler:
         self._expected = float(self._inclusion.sum())
 
     def _fill(self, comm: Communicator) -> None:
-        self._cached = self._chosen()
+        """Choose the boundary nodes to cache, and fetch their features; every rank must call."""
+        capacity, out_degree = round(self._options.capacity * self._partition.num_boundary), np.empty(0, np.int64)
+        if self._policy == "inclusion":
+            self._cached = highest(self._inclusion, capacity)
+        else:
+            if self._policy == "degree":
+                topology = self._worker.view.topology
+                degree = np.bincount(topology.indices, minlength=topology.num_nodes)
+                out_degree = degree[self._partition.boundary]
+            anything = np.zeros(self._partition.num_boundary)
+            nodes = choose(self._policy, capacity, inclusion=anything, out_degree=out_degree, rng=self._cache_rng)
+            self._cached = upload(nodes, self._worker.device)
         for before in vars(self._cache).values():  # perhaps the trainer's stream made it, and this one still reads it
             kind_of(before.device).hold(before)
         self._refill(comm)
 
     def _refill(self, comm: Communicator) -> None:
         self._cache = self._cache.refilled(comm, self._partition, self._worker.features.inner, self._cached)
-
-    def _chosen(self) -> Tensor:
-        """Return the boundary nodes to cache."""
-        capacity, out_degree = round(self._options.capacity * self._partition.num_boundary), np.empty(0, np.int64)
-        if self._policy == "inclusion":
-            return highest(self._inclusion, capacity)
-        if self._policy == "degree":
-            topology = self._worker.view.topology
-            degree = np.bincount(topology.indices, minlength=topology.num_nodes)
-            out_degree = degree[self._partition.boundary]
-        anything = np.zeros(self._partition.num_boundary)
-        nodes = choose(self._policy, capacity, inclusion=anything, out_degree=out_degree, rng=self._cache_rng)
-        return upload(nodes, self._worker.device)

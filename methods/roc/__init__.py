@@ -11,19 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from harness import (
-    Bytes,
-    BytesCase,
-    FullGraphMethod,
-    FullGraphOptions,
-    MemoryCase,
-    Metric,
-    Step,
-    SyncExchange,
-    Worker,
-    torch,
-)
-from harness.runtime import TrialError, loss_sum
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Metric, Step, SyncExchange, Worker, torch
+from harness.plugin import MemoryCase, TrialError, loss_sum
 
 from .offloading import CHANGED, Offloader, Tracer
 from .plan import MOST_STATES, Plan, Policy, Trace, make_plan
@@ -31,7 +20,7 @@ from .plan import MOST_STATES, Plan, Policy, Trace, make_plan
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from harness.models import GNN
+    from harness.plugin import GNN
 
 MIB = 1 << 20
 TRACED = 2  # steps: the products of the second are others than the first's, and need other memory
@@ -83,7 +72,7 @@ class ROC(FullGraphMethod[ROCOptions]):
     What leaves is planned once, in set-up, where two steps of a copy of the model are traced: by `policy: dp`
     ROC's dynamic programming, which moves the fewest bytes, by `lru` the least recently used. Epochs
     follow the plan; no operation is looked at. Weights, optimizer, labels and the graph's structure stay on the
-    device, beside the budget; evaluations are not under it. If one layer needs more at once than the
+    device, outside the budget; so are evaluations. If one layer needs more at once than the
     budget, the trial ends as `oom`.
 
     Bytes: those of `full`, and `swap`, both ways: the input features once an epoch where nothing leaves; else

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
 from harness import torch
-from harness.graph import kind_of
-from harness.runtime import Clock, Direction, Traffic, TrialError
+from harness.plugin import Clock, Direction, Traffic, TrialError, kind_of
 
 from .plan import Away, Gap, Moment, Trace
 
@@ -212,7 +211,7 @@ class Tracer(Swapping):
 
 
 class Offloader(Swapping):
-    """Moves the matrices of a step to host memory and back, as it is told to (`follow`); no operation is looked at.
+    """Moves the matrices of a step to host memory and back, by the plan to `follow`; no operation is looked at.
 
     Where nothing leaves, nothing stands between autograd and what it saves either. The clock charges moves to the phase
     `swap`, the traffic counts them as `swap`, sent to the host, received by the device.

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from harness import numpy as np
-from harness.runtime import Direction
+from harness.plugin import Direction
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

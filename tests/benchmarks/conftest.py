@@ -12,7 +12,7 @@ import torch
 from benchmarks.growth import SIZE_NAMES, SIZES, table
 
 from harness.check.graphs import OnDisk
-from harness.data.partition.store import ensure_partitioned
+from harness.data.partition.cached import ensure_partitioned
 from harness.data.registry import prepare
 from harness.spec import DatasetSpec, PartitionSpec
 

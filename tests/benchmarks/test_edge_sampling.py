@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.growth import WARMUP
-from harness_methods.psc_gcn.probabilities import draw_edges, inclusion_probabilities, optimal_probabilities
+from harness_methods.psc_gcn.edges import draw_edges, inclusion_probabilities, optimal_probabilities
 
 EDGES, INNER, BOUNDARY = 2_400_000, 100_000, 60_000
 ROUNDS = 10

@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness_methods.dgs.guided_sampling import ExplanationGraph, star
-from harness_methods.dgs.masks import MaskOptions, explain
+from harness_methods.dgs.explanations import ExplanationGraph, MaskOptions, explain, star
 
 from harness.data.generated.twin import make
 from harness.data.graph import GraphData
 from harness.graph.block import Block
 from harness.graph.csr import CSR, Topology
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.sampling.neighbours import draw_neighbours
 from harness.sampling.sample import Tables
 

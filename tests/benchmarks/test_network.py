@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 from support.exchanges import TESTS, exchanges
 
-from harness.suite.network import NetworkSpec, parse_rate
+from harness.suite.sections import NetworkSpec, parse_rate
 
 SMALL, LARGE = 2_000_000, 64_000_000
 

@@ -14,11 +14,11 @@ from benchmarks import pair
 
 from harness.check.graphs import OnDisk
 from harness.check.training import Case
-from harness.data.partition.store import ensure_partitioned
-from harness.models.spec import ModelSpec
+from harness.data.partition.cached import ensure_partitioned
+from harness.models.layer import ModelSpec
 from harness.runtime.clock import Clock
-from harness.runtime.counters import Reasons
-from harness.runtime.meters import INTERVAL_S, PROC, Meters, SamplingThread
+from harness.runtime.counters import PROC, Reasons
+from harness.runtime.meters import INTERVAL_S, Meters, SamplingThread
 from harness.runtime.run_config import TrainSpec
 from harness.spec import PartitionSpec
 

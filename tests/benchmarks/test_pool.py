@@ -16,9 +16,9 @@ import torch
 
 from harness.check.graphs import OnDisk
 from harness.check.training import Case
-from harness.data.partition.store import ensure_partitioned
+from harness.data.partition.cached import ensure_partitioned
 from harness.data.registry import prepare
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.batches import Loader
 from harness.runtime.run_config import TrainSpec
 from harness.runtime.trainer import Trainer

@@ -24,11 +24,10 @@ from harness.graph.block import MEAN, Block
 from harness.graph.csr import CSR, Topology
 from harness.graph.spmm import SLAB, NumbaEngine
 from harness.models.functional import RecurringRows
-from harness.models.sage import SageLayer
-from harness.models.spec import Products
-from harness.sampling.nodes import ImportanceSubgraphs
+from harness.models.layer import Products
+from harness.models.shipped_layers import SageLayer
 from harness.sampling.sample import Tables
-from harness.sampling.subgraphs import ClippedNodes, induced
+from harness.sampling.subgraphs import ClippedNodes, ImportanceSubgraphs, induced
 
 FEATURES, HIDDEN = (50, 200, 602), (128, 512, 1024)
 SIZE, LINE, EXTRA = 8000, 16, 9

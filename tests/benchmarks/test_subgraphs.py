@@ -22,9 +22,8 @@ from scipy import stats
 from harness.check.graphs import OnDisk
 from harness.graph.block import MEAN
 from harness.graph.csr import Topology
-from harness.sampling.nodes import ImportanceSubgraphs
 from harness.sampling.sample import Tables
-from harness.sampling.subgraphs import NodeSampler, induced
+from harness.sampling.subgraphs import ImportanceSubgraphs, NodeSampler, induced
 
 ROUNDS = 50
 BATCH, TURNS = 40, 8  # subgraphs drawn at a time, and how often, by each number of threads

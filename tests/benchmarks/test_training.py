@@ -12,7 +12,7 @@ from benchmarks.growth import WARMUP, measure, rounds
 
 from harness.check.graphs import OnDisk
 from harness.check.training import Case
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 
 TRAIN = TrainSpec(epochs=1, threads=1)

@@ -10,7 +10,7 @@ import pytest
 
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
 from harness.check.training import Case, RankOutcome, run_ranks, train
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 
 WORLD, NODES, FEATURES, CLASSES, HIDDEN, ITEM = 3, 60, 7, 4, 5, 4

@@ -9,7 +9,7 @@ from support.training import run_all_to_the_end
 
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, run_ranks
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 
 MODEL = ModelSpec(name="sage", layers=2, hidden=8, dropout=0.5, norm="layer")

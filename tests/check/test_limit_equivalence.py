@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.tiers import tiered
 
 from harness.check.claims import EXACT_SPEC, exact_check, limit_runs
 from harness.check.graphs import LIMITS, MODELS, TinyGraphs
@@ -58,10 +59,8 @@ def results(world: int, folder: Path) -> dict[str, Result]:
     return execute(runs, limit_s=60)
 
 
-CASES = [(name, world) for name in METHODS.names() for world in WORLDS]
-
-
-@pytest.mark.parametrize(("name", "world"), CASES)
+@pytest.mark.parametrize("world", tiered(WORLDS, [1]))
+@pytest.mark.parametrize("name", METHODS.names())
 def test_exact_setting_is_full_graph_training(name: str, world: int, folder: Path) -> None:
     runs, found = runs_of(name, world, graphs_in(folder)), results(world, folder)
     (finding,) = find_all([exact_check(runs, {})], found)

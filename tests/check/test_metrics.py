@@ -12,7 +12,7 @@ from support.training import run_all_to_the_end
 from harness.check.graphs import TinyGraphs
 from harness.check.training import Case, run_ranks
 from harness.metrics import EPOCH_METRICS, METRICS, STAT
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import TrainSpec
 

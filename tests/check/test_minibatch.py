@@ -12,7 +12,7 @@ from support.training import batches_beside, read_inputs, run_all_to_the_end
 
 from harness.check.graphs import OnDisk, on_disk, random_graph
 from harness.check.training import Case, RankOutcome, run_ranks, train
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.run_config import TrainSpec
 

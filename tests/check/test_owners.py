@@ -14,7 +14,7 @@ from support.owners import Destinations, destinations, train_on_own_rows, train_
 from harness.check.graphs import OnDisk, on_disk, random_graph
 from harness.check.training import Case, RankError, RankOutcome, rank_group, run_ranks, train
 from harness.data.graph import GraphData
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.run_config import TrainSpec
 

@@ -10,7 +10,7 @@ from support.training import Drawn, train_and_watch
 
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
 from harness.check.training import Case, RankOutcome, run_ranks
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 
 WORLD, NODES, FEATURES, CLASSES, HIDDEN, ITEM, EPOCHS = 3, 60, 7, 4, 5, 4, 7

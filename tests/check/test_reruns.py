@@ -16,9 +16,11 @@ from support.methods import SMALL
 
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, run_ranks
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import TrainSpec
+
+pytestmark = pytest.mark.slow
 
 NODES, DEGREE, EPOCHS = 2000, 24, 2  # edges enough of a rank for two threads (LEAST_WORK)
 OPTIONS: dict[str, dict[str, Any]] = SMALL | {

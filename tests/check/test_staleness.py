@@ -12,13 +12,14 @@ import pytest
 import torch
 from support import stale
 from support.stale import Rule
+from support.tiers import tiered
 from support.training import Drawn, train_and_watch
 
 from harness.check import oracle
 from harness.check.graphs import OnDisk, dense_adjacency, on_disk, random_graph
 from harness.check.training import Case, RankOutcome, run_ranks
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 
 TOLERANCE = 1e-12
@@ -146,7 +147,7 @@ def furthest(run: Run, want: stale.Result) -> float:
     return max(errors)
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", tiered(WORLDS, [2]))
 @pytest.mark.parametrize("name", METHODS)
 def test_training_is_the_stale_recursion(name: str, world: int, folder: Path) -> None:
     _, options, rule = METHODS[name]
@@ -155,6 +156,7 @@ def test_training_is_the_stale_recursion(name: str, world: int, folder: Path) ->
         assert furthest(run, simulated(run, world, options, rule, model)) <= TOLERANCE, model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", NARROW)
 def test_graphs_are_drawn_anew_from_true_edges_with_changing_probabilities(model: str, folder: Path) -> None:
     graphs = drawn_graphs(runs(folder, 3)["psc sampled 3", model])

@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import MethodSpec, TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
-from harness.suite.claim import Claim
 from harness.suite.schema import TrialConfig
+from harness.suite.sections import Claim
 
 
 def trial(method: str, seed: int = 0, parts: int = 2, dataset: str = "digits", **options: Any) -> TrialConfig:

@@ -10,8 +10,8 @@ from scipy import stats as scipy_stats
 
 from harness.claims import NO_RATIO, Verdict, evaluate
 from harness.metrics import Metric
-from harness.suite.claim import Claim
 from harness.suite.schema import TrialConfig
+from harness.suite.sections import Claim
 
 Figures = list[tuple[TrialConfig, dict[str, Any]]]
 WHOLE, SAMPLED = {"method": "whole"}, {"method": "sampled"}

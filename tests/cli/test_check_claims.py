@@ -14,10 +14,10 @@ from harness.claims import suite_of
 from harness.cli import main
 from harness.results.record import read_record
 from harness.results.record_store import KeptSuite, ResultStore, write_suite
-from harness.suite.claim import Claim
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
+from harness.suite.sections import Claim
+from harness.suite.suite_file import load_suite
 
 SUITE = """\
 name: demo
@@ -98,7 +98,7 @@ def test_mistakes_are_exit_code_2(check: Callable[..., tuple[int, str, str]], tm
     assert check() == (
         2,
         "",
-        "error: results: no suite with claims is kept beside these results (name the suite with --suite FILE)\n",
+        "error: results: no suite with claims is kept with these results (name the suite with --suite FILE)\n",
     )
     (tmp_path / "none.yaml").write_text(SUITE)
     assert check("--suite", "none.yaml") == (2, "", "error: none.yaml: the suite claims nothing (give it `claims:`)\n")

@@ -14,11 +14,11 @@ import pytest
 from launch.tiny import write_ring, write_suite
 
 from harness.cli import main
-from harness.launch import runner as runner_module
-from harness.launch.memory import Capacity
+from harness.launch import machines
+from harness.launch.hardware import Capacity
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
+from harness.suite.suite_file import load_suite
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.timeout(90)
@@ -32,9 +32,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     monkeypatch.setenv("COLUMNS", "200")
-    real = runner_module.run_group
+    real = machines.run_group
     monkeypatch.setattr(
-        runner_module, "run_group", lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"})
+        machines, "run_group", lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"})
     )
     return tmp_path
 
@@ -135,13 +135,14 @@ def test_trials_of_changed_data_are_found_by_the_ids_in_the_suite_too(
         wanted.append([own.id for own in options["wanted"]])
         return [changed if own.id == trial.id else own for own in trials], []
 
-    monkeypatch.setattr("harness.launch.data_changes.on_todays_data", look)
+    monkeypatch.setattr("harness.launch.inputs.on_todays_data", look)
     for own in (trial, changed):
         code, out, _ = harness(capsys, "plan", "tiny.yaml", "--only", f"id={own.id}")
         assert (code, out.splitlines()[1].split()[0]) == (0, changed.id)
     assert wanted == [[trial.id], []]
 
 
+@pytest.mark.slow
 def test_failed_trials_are_exit_code_1(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ class Mine(Method[Options]):
 """
 
 
+@pytest.mark.slow
 def test_a_plugin_is_planned_run_and_run_again_when_it_has_changed(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,7 +216,7 @@ def test_ctrl_c(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner_module, "run_group", interrupt)
+    monkeypatch.setattr(machines, "run_group", interrupt)
     code, _, err = harness(capsys, "run", "tiny.yaml")
     assert code == 130
     assert err == "interrupted: finished trials are kept; the same command goes on with the rest\n"
@@ -223,19 +225,19 @@ def test_ctrl_c(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 def test_plan_says_what_does_not_fit_and_of_what_memory_consists(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.launch.memory.capacity", lambda: Capacity(1 << 30))
+    monkeypatch.setattr("harness.launch.hardware.capacity", lambda: Capacity(1 << 30))
     large = ["--set", "datasets=[reddit]", "--set", "seeds=[0]"]
     _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, "--set", "model.hidden=2048")
-    assert re.search(r"will not fit: needs at least \S+ GiB, this machine has 1 GiB", out)
+    assert re.search(r"may not fit: needs up to \S+ GiB, this machine has 1 GiB", out)
     gpus = Capacity(1 << 40, (1 << 30, 1 << 40), names=("A", "A"))
-    monkeypatch.setattr("harness.launch.memory.capacity", lambda: gpus)
+    monkeypatch.setattr("harness.launch.hardware.capacity", lambda: gpus)
     gpu = ["--device", "gpu", "--set", "partition.parts=[2]"]
     _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, *gpu, "--set", "model.hidden=4096")
-    assert re.search(r"will not fit: needs at least \S+ GiB, GPU 0 has 1 GiB", out)
-    monkeypatch.setattr("harness.launch.memory.capacity", lambda: Capacity(1 << 30))
+    assert re.search(r"may not fit: needs up to \S+ GiB, GPU 0 has 1 GiB", out)
+    monkeypatch.setattr("harness.launch.hardware.capacity", lambda: Capacity(1 << 30))
     _, out, _ = harness(capsys, "plan", "tiny.yaml", "--memory", "--only", "seed=0")
     assert "fit:" not in out
-    components = re.findall(r"^(input features|layers \(Eq\. 3\)|adjacency|together) +\S+ [KMG]?i?B ", out, re.M)
+    components = re.findall(r"^(input features|layers \(Eq\. 3\)|adjacency|together) +\S+ [KMG]?i?B$", out, re.M)
     assert {"input features", "layers (Eq. 3)", "adjacency", "together"} == set(components)
 
 
@@ -250,6 +252,7 @@ def test_plan_says_what_options_come_to_on_the_graph(home: Path, capsys: pytest.
     assert "whole graph" not in out
 
 
+@pytest.mark.slow
 def test_plan_tells_how_long_by_what_ran_here(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def told(*options: str) -> str:
         return harness(capsys, "plan", "tiny.yaml", *options)[1].splitlines()[-1]
@@ -275,7 +278,7 @@ def test_plan_works_beside_results_of_no_suite(home: Path, capsys: pytest.Captur
     assert "6 by their arithmetic" in out.splitlines()[-1]
 
 
-def test_plan_remarks_what_is_hardly_meant(
+def test_plan_warns_of_what_is_hardly_meant(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.launch.planner.cores", lambda: 2)
@@ -301,7 +304,7 @@ def test_what_no_machine_could_hold_is_refused(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before anything is planned for it, by `plan` and `run` alike; a line for each mistake."""
-    monkeypatch.setattr("harness.launch.memory.capacity", lambda: Capacity(30 << 20))
+    monkeypatch.setattr("harness.launch.hardware.capacity", lambda: Capacity(30 << 20))
     wide = ["--set", "partition.parts=[2,11,12]", "--set", "model.hidden=10000000", "--set", "seeds=[0]"]
     lines = (
         "error: --set partition.parts=[2,11,12]: bad value 11: this machine has memory for 10 processes "
@@ -327,9 +330,7 @@ def test_what_no_machine_could_hold_is_refused(
 def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = harness(capsys, "plan", "tiny.yaml", "--set", "datasets=[reddit]", "--set", "seeds=[0]")
     assert code == 0
-    row = re.compile(
-        r"^\w{12}  skip   reddit sage-2x4 full P=1 chunk seed=0  [\d.]+ .iB - .* GiB +reddit is not here$", re.M
-    )
+    row = re.compile(r"^\w{12}  skip   reddit sage-2x4 full P=1 chunk seed=0  [\d.]+ GiB +reddit is not here$", re.M)
     assert row.search(out)
     assert out.endswith("\n2 trials: 0 done, 0 to run, 2 skipped\nget the missing data: harness data get reddit\n")
 

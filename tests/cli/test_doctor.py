@@ -9,7 +9,7 @@ import pytest
 from harness.cli import doctor as module
 from harness.cli.doctor import doctor
 from harness.launch import network
-from harness.suite.network import NetworkSpec
+from harness.suite.sections import NetworkSpec
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
@@ -19,6 +19,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
     return {what: (state, note) for what, state, note in found}
 
 
+@pytest.mark.slow
 def test_no_gpu_is_no_defect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.results import environment
 
@@ -27,6 +28,7 @@ def test_no_gpu_is_no_defect(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert lines(capsys)["nvml"] == ("-", "no GPU")
 
 
+@pytest.mark.slow
 def test_networks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def lacks_netem(spec: NetworkSpec) -> str | None:
         return "no netem" if spec.latency_s else None

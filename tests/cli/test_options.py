@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from launch.test_slurm import STEP
 
-from harness.cli.options import cluster_of
+from harness.cli.command_options import cluster_of
 from harness.errors import UserError
 from harness.launch.rendezvous import Cluster
 

@@ -11,10 +11,11 @@ import pytest
 from launch.tiny import TESTS, Silent, write_suite
 
 from harness.cli import main
-from harness.launch.runner import RunOptions, run_suite
+from harness.launch.runner import run_suite
+from harness.launch.slots import RunOptions
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.timeout(120)
 

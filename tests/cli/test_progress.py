@@ -11,7 +11,7 @@ from rich.console import Console
 
 from harness.cli.progress import Bars, Latest, Lines, NotebookTable, outcome_text, view
 from harness.cli.terminal import bytes_text, seconds_text
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.results.record import Record
 from harness.runtime.run_config import TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec

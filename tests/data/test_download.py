@@ -17,8 +17,8 @@ from support import raw_formats as raw
 from harness.data import registry
 from harness.data.catalog import Published, published
 from harness.data.download import fetch
+from harness.data.prepared import open_graph
 from harness.data.registry import prepare
-from harness.data.store import open_graph
 from harness.errors import DataError, DataUnavailable
 from harness.spec import DatasetSpec
 

@@ -11,7 +11,8 @@ import pytest
 import scipy.sparse as sp
 from support import raw_formats as raw
 
-from harness.data.formats import dgl_reddit, graphsaint, mislove, neutral, ogb, planetoid
+from harness.data.formats import neutral, planetoid
+from harness.data.formats.published import read_dgl_reddit, read_graphsaint, read_mislove, read_ogb
 from harness.data.graph import GraphData, check_graph
 from harness.errors import DataError
 
@@ -109,14 +110,14 @@ def test_neutral_names_what_is_wrong(tmp_path: Path, work: Path, fault: str) -> 
 
 def test_dgl_reddit(tmp_path: Path, work: Path) -> None:
     known = raw.known(nodes=60)
-    assert_equal(dgl_reddit.read(raw.write_dgl_reddit(tmp_path / "r", known), "reddit", work), known)
+    assert_equal(read_dgl_reddit(raw.write_dgl_reddit(tmp_path / "r", known), "reddit", work), known)
 
 
 def test_dgl_reddit_that_is_not_symmetric_is_refused(tmp_path: Path, work: Path) -> None:
     known = raw.known()
     adjacency = known.adjacency.copy()
     adjacency[np.nonzero(adjacency)[0][0], np.nonzero(adjacency)[1][0]] = False
-    graph = dgl_reddit.read(raw.write_dgl_reddit(tmp_path / "r", replace(known, adjacency=adjacency)), "r", work)
+    graph = read_dgl_reddit(raw.write_dgl_reddit(tmp_path / "r", replace(known, adjacency=adjacency)), "r", work)
     with pytest.raises(DataError, match="not symmetric"):
         check_graph(graph, "r", symmetric=True)
 
@@ -125,7 +126,7 @@ def test_dgl_reddit_that_is_not_symmetric_is_refused(tmp_path: Path, work: Path)
 def test_graphsaint(tmp_path: Path, work: Path, form: str) -> None:
     known = raw.known(multilabel=form == "multi-label")
     labels = np.eye(3, dtype=int)[known.labels].tolist() if form == "one-hot" else None
-    graph = graphsaint.read(raw.write_graphsaint(tmp_path / "g", known, labels), "g", work)
+    graph = read_graphsaint(raw.write_graphsaint(tmp_path / "g", known, labels), "g", work)
     assert_equal(graph, known)
     assert graph.multilabel == (form == "multi-label")
     assert graph.num_classes == (4 if form == "multi-label" else 3)
@@ -135,14 +136,14 @@ def test_graphsaint_takes_column_ordered_features_and_mends_a_one_way_edge(tmp_p
     known = raw.known(nodes=800, features=900)
     directory = raw.write_graphsaint(tmp_path / "g", replace(known, adjacency=np.triu(known.adjacency)))
     np.save(directory / "feats.npy", np.asfortranarray(known.features))
-    assert_equal(graphsaint.read(directory, "g", work), known)
+    assert_equal(read_graphsaint(directory, "g", work), known)
 
 
 def test_graphsaint_without_features_is_clear(tmp_path: Path, work: Path) -> None:
     directory = raw.write_graphsaint(tmp_path / "g", raw.known())
     (directory / "feats.npy").unlink()
     with pytest.raises(DataError, match=r"feats\.npy: no such file"):
-        graphsaint.read(directory, "g", work)
+        read_graphsaint(directory, "g", work)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_graphsaint_refuses_foreign_json(tmp_path: Path, work: Path, name: str, 
     directory = raw.write_graphsaint(tmp_path / "g", raw.known())
     (directory / name).write_text(content)
     with pytest.raises(DataError, match=name):
-        graphsaint.read(directory, "g", work)
+        read_graphsaint(directory, "g", work)
 
 
 def _ogb_fortran(directory: Path, known: raw.Known) -> Path:
@@ -176,13 +177,13 @@ def _ogb_fortran(directory: Path, known: raw.Known) -> Path:
 @pytest.mark.parametrize("write", [raw.write_ogb_csv, raw.write_ogb_binary, _ogb_fortran])
 def test_ogb(tmp_path: Path, work: Path, write: Callable[[Path, raw.Known], Path]) -> None:
     known = raw.known(nodes=50)
-    assert_equal(ogb.read(write(tmp_path / "g", known), "g", work), known)
+    assert_equal(read_ogb(write(tmp_path / "g", known), "g", work), known)
 
 
 def test_ogb_unlabelled_nodes(tmp_path: Path, work: Path) -> None:
     known = raw.known()
     split = np.where(np.arange(20) % 4 == 0, 0, known.split)
-    graph = ogb.read(raw.write_ogb_binary(tmp_path / "g", replace(known, split=split)), "g", work)
+    graph = read_ogb(raw.write_ogb_binary(tmp_path / "g", replace(known, split=split)), "g", work)
     assert_equal(graph, replace(known, split=split, labels=np.where(split > 0, known.labels, -1)))
 
 
@@ -194,7 +195,7 @@ def test_mislove(tmp_path: Path, work: Path) -> None:
     memberships = np.vstack(
         [np.column_stack([rng.choice(250, s, replace=False) + 1, np.full(s, g + 1)]) for g, s in enumerate(sizes)]
     )
-    graph = mislove.read(raw.write_mislove(tmp_path / "y", links, memberships), "youtube", work)
+    graph = read_mislove(raw.write_mislove(tmp_path / "y", links, memberships), "youtube", work)
     check_graph(graph, "y", symmetric=True)
 
     adjacency = np.zeros((300, 300), dtype=bool)
@@ -242,7 +243,7 @@ def test_real_graphsaint_flickr(data_dir: Path, work: Path, tmp_path: Path) -> N
     rng = np.random.default_rng(0)
     feats = rng.random((89_250, 8))
     np.save(source / "feats.npy", feats)
-    graph = graphsaint.read(source, "flickr", work)
+    graph = read_graphsaint(source, "flickr", work)
     check_graph(graph, "flickr", symmetric=True)
     (tmp_path / "other").mkdir()
     expected = neutral.read(data_dir / "flickr.npz", "flickr", tmp_path / "other")

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import raw_formats as raw
 
-from harness.data.formats import dgl_reddit, graphsaint, mislove, neutral, ogb, planetoid
+from harness.data.formats import neutral, planetoid
+from harness.data.formats.published import read_dgl_reddit, read_graphsaint, read_mislove, read_ogb
 from harness.data.graph import GraphData, check_graph
 from harness.errors import DataError
 
@@ -44,11 +45,11 @@ def _mislove(directory: Path, graph: raw.Known) -> Path:
 # Formats whose every byte is under a checksum must return the very graph that was written, or refuse.
 FORMATS: dict[str, tuple[Callable[[Path, raw.Known], Path], Reader, bool]] = {
     "neutral": (_neutral, _read_neutral, True),
-    "dgl_reddit": (raw.write_dgl_reddit, dgl_reddit.read, True),
-    "ogb_csv": (raw.write_ogb_csv, ogb.read, True),
-    "ogb_binary": (raw.write_ogb_binary, ogb.read, True),
-    "mislove": (_mislove, mislove.read, True),
-    "graphsaint": (raw.write_graphsaint, graphsaint.read, False),
+    "dgl_reddit": (raw.write_dgl_reddit, read_dgl_reddit, True),
+    "ogb_csv": (raw.write_ogb_csv, read_ogb, True),
+    "ogb_binary": (raw.write_ogb_binary, read_ogb, True),
+    "mislove": (_mislove, read_mislove, True),
+    "graphsaint": (raw.write_graphsaint, read_graphsaint, False),
     "planetoid": (_planetoid, planetoid.read, False),
 }
 
@@ -209,5 +210,5 @@ def test_an_object_array_is_refused_and_not_run(tmp_path: Path) -> None:
     source = raw.write_graphsaint(tmp_path / "s", raw.known())
     np.save(source / "feats.npy", bomb, allow_pickle=True)
     with pytest.raises(DataError, match="pickle"):
-        graphsaint.read(source, "g", tmp_path)
+        read_graphsaint(source, "g", tmp_path)
     assert not (tmp_path / "boom").exists()

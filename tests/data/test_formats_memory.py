@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import scipy.sparse as sp
 
 # The tiny set is read first, so that imports and compiled code do not count.
@@ -48,6 +49,7 @@ def write(directory: Path, nodes: int, edges: int, width: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_loading_reddit_peaks_below_one_and_a_half_times_its_size(tmp_path: Path) -> None:
     write(tmp_path / "tiny" / "reddit", 200, 2_000, 8)
     write(tmp_path / "medium" / "reddit", 50_000, 2_000_000, 200)

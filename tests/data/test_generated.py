@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from support.tiers import tiered
 
 from harness.data.catalog import published
 from harness.data.generated.sbm import PlantedGraph
@@ -200,7 +201,7 @@ def test_every_published_set_has_a_twin():
     assert set(SHAPES) == set(published())
 
 
-@pytest.mark.parametrize("of", sorted(SHAPES))
+@pytest.mark.parametrize("of", tiered(sorted(SHAPES), ["reddit", "yelp"]))
 def test_smallest_and_small_twins(of):
     real, shape = published()[of].info, SHAPES[of]
     for nodes in (8 * real.classes + 1, 20 * real.classes):
@@ -215,7 +216,9 @@ def test_smallest_and_small_twins(of):
         assert (info.inductive, info.multilabel) == (real.inductive, real.multilabel)
 
 
-@pytest.mark.parametrize("of", [name for name in sorted(SHAPES) if not published()[name].info.multilabel])
+@pytest.mark.parametrize(
+    "of", tiered((name for name in sorted(SHAPES) if not published()[name].info.multilabel), ["reddit"])
+)
 def test_twins_have_the_homophily_of_their_model(of):
     real = published()[of].info
     graph = make("twin", of=of, scale=min(1.0, 6000 / real.nodes))
@@ -290,6 +293,7 @@ def test_label_sets_follow_communities():
     assert joined > 1.5 * (labels.mean(0) ** 2).sum()
 
 
+@pytest.mark.slow
 def test_youtubes_twin_is_made_of_groups():
     """Few memberships, of users alone; neighbours' tell more of a user's labels than its own do."""
     from sklearn.linear_model import Ridge

@@ -13,8 +13,8 @@ from support import raw_formats as raw
 
 from harness.data import registry
 from harness.data.catalog import published
+from harness.data.prepared import open_graph
 from harness.data.registry import dataset_info, dataset_names, prepare
-from harness.data.store import open_graph
 from harness.errors import DataError, DataUnavailable, UserError
 from harness.spec import DatasetSpec
 
@@ -53,7 +53,7 @@ def test_published_sets_say_all_of_themselves(name: str, mine: Path) -> None:
     assert "," in info.source
     assert "\n" not in info.summary
     entry = published()[name]
-    assert bool(entry.urls) != bool(entry.manual)
+    assert bool(entry.urls) != bool(entry.page)
     with pytest.raises(DataUnavailable):
         prepare(spec(name), data_dir=mine)
 
@@ -205,6 +205,7 @@ def _prepare(arguments: tuple[Path, Path]) -> str:
     return str(prepare(spec("my_graph"), data_dir=arguments[0], cache=arguments[1]))
 
 
+@pytest.mark.slow
 def test_two_processes_prepare_once(mine: Path, tmp_path: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         first, second = pool.map(_prepare, [(mine, tmp_path / "cache")] * 2, chunksize=1)

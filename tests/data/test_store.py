@@ -19,8 +19,9 @@ import pytest
 
 from harness.caches import cache_root
 from harness.data.graph import GraphData
-from harness.data.store import atomic_directory, locked, open_graph, replace_text, write_graph
+from harness.data.prepared import atomic_directory, locked, open_graph, write_graph
 from harness.errors import DataError
+from harness.files import write_whole
 
 
 def make_graph(edges: bool = True) -> GraphData:
@@ -120,7 +121,7 @@ def test_atomic_directory_removes_on_error_and_replaces_on_success(tmp_path: Pat
 
 def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     code = (
-        "import os, pathlib, sys; from harness.data.store import atomic_directory\n"
+        "import os, pathlib, sys; from harness.data.prepared import atomic_directory\n"
         "with atomic_directory(pathlib.Path(sys.argv[1])) as work:\n"
         "    (work / 'f').write_text('x'); os._exit(9)\n"
     )
@@ -154,11 +155,11 @@ def test_two_with_one_process_id_write_a_file_at_once(tmp_path: Path, monkeypatc
 
     def overtaken(*paths: Path) -> None:
         monkeypatch.setattr(os, "replace", replace)
-        replace_text(file, "theirs")
+        write_whole(file, "theirs")
         replace(*paths)
 
     monkeypatch.setattr(os, "replace", overtaken)
-    replace_text(file, "mine")
+    write_whole(file, "mine")
     assert file.read_text() == "mine"
     assert list(tmp_path.iterdir()) == [file]
 
@@ -176,7 +177,7 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_lock_excludes_other_processes(tmp_path: Path) -> None:
     code = (
-        "import pathlib, sys, time; from harness.data.store import locked\n"
+        "import pathlib, sys, time; from harness.data.prepared import locked\n"
         "with locked(pathlib.Path(sys.argv[1])):\n"
         "    print('held', flush=True); sys.stdin.read()\n"
     )

@@ -18,10 +18,9 @@ from support import raw_formats as raw
 
 from harness.data import registry
 from harness.data.catalog import published
-from harness.data.partition.store import PartitionPaths, ensure_partitioned, find_partitioned, partition_fingerprint
+from harness.data.partition.cached import PartitionPaths, ensure_partitioned, find_partitioned, partition_fingerprint
+from harness.data.prepared import SUMS, changed, fingerprint, locked, open_graph, seal
 from harness.data.registry import prepare
-from harness.data.store import SUMS, fingerprint, locked, open_graph
-from harness.data.sums import changed, seal
 from harness.errors import DataError, UserError
 from harness.spec import DatasetSpec, PartitionSpec
 
@@ -37,13 +36,13 @@ def told() -> list[str]:
 @pytest.fixture
 def make(tmp_path: Path, told: list[str]) -> Callable[[], Path]:
     write_ring(tmp_path / "data")
-    return lambda: prepare(RING, data_dir=tmp_path / "data", cache=tmp_path / "cache", tell=told.append)
+    return lambda: prepare(RING, data_dir=tmp_path / "data", cache=tmp_path / "cache", report=told.append)
 
 
 @pytest.fixture
 def split(tmp_path: Path, told: list[str]) -> Callable[[Path], PartitionPaths]:
     where = {"cache": tmp_path / "cache", "inductive": True}
-    return lambda graph: ensure_partitioned(graph, HALVES, **where, tell=told.append)
+    return lambda graph: ensure_partitioned(graph, HALVES, **where, report=told.append)
 
 
 def flip(path: Path, keep_time: bool = False) -> None:
@@ -202,10 +201,10 @@ def give_away(place: Path) -> None:
 
 def test_somebody_elses_cache_is_used_as_it_is(others: Path, told: list[str]) -> None:
     write_ring(others / "data")
-    where = {"data_dir": others / "data", "cache": others / "cache", "tell": told.append}
+    where = {"data_dir": others / "data", "cache": others / "cache", "report": told.append}
     graph = prepare(RING, **where)
     (graph / SUMS).unlink()  # an old one
-    options = {"inductive": False, "cache": others / "cache", "tell": told.append}
+    options = {"inductive": False, "cache": others / "cache", "report": told.append}
     made = ensure_partitioned(graph, HALVES, **options)
     give_away(others)
     assert prepare(RING, **where) == graph

@@ -11,7 +11,7 @@ import pytest
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
 from harness.data.formats import neutral
 from harness.data.graph import check_graph
-from harness.data.store import open_graph, write_graph
+from harness.data.prepared import open_graph, write_graph
 from harness.errors import DataError
 
 GRAPH = random_graph(71, weighted=True)

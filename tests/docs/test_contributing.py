@@ -42,7 +42,7 @@ with redirect_stdout(sys.stderr), suppress(SystemExit):
 IDS = """
 from pathlib import Path
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 print([trial.id for trial in expand(load_suite(Path("old.yaml")))])
 """
 TABLE = """
@@ -87,6 +87,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_five_changes_of_one_file_each(tree: Path) -> None:
     (tree / "work" / "old.yaml").write_text(OLD)
     ids = python(tree, IDS)

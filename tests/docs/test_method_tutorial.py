@@ -12,7 +12,7 @@ from harness.registry import find_plugins
 from harness.runtime.method import METHODS, Family
 from harness.scaffold import new_method
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 FAMILIES: tuple[Family, ...] = ("full-graph", "mini-batch")
 LIMIT_S = 200  # the machine may be busy

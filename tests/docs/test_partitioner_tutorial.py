@@ -12,14 +12,14 @@ from harness.check.claims import EXACT_SPEC
 from harness.check.graphs import OnDisk, random_graph
 from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.data.partition import partition_nodes
-from harness.data.partition.store import ensure_partitioned, partition_table
-from harness.data.store import write_graph
-from harness.models.spec import ModelSpec
+from harness.data.partition.cached import ensure_partitioned, partition_table
+from harness.data.prepared import write_graph
+from harness.models.layer import ModelSpec
 from harness.registry import find_plugins
 from harness.runtime.method import METHODS
 from harness.spec import PartitionSpec, PluginSource
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from harness.cli import app
-from harness.suite.shipped import shipped
+from harness.suite.suite_file import shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [

@@ -28,7 +28,7 @@ def namespaces_of(pid: int) -> list[str]:
 
 def test_a_shaped_trial_learns_the_same_and_is_verified(command: CommandLine) -> None:
     (command.directory / "shaped.yaml").write_text(SUITE.replace("EPOCHS", "8"))
-    done = command.run("run", "shaped.yaml")
+    done = command.run("run", "shaped.yaml", "--audit")
     assert done.returncode == 0, done.stdout + done.stderr
     found = records(command.directory / "results" / "shaped").values()
     shaped, loopback = sorted(found, key=lambda record: record["config"]["network"] is None)

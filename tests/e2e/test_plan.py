@@ -47,7 +47,7 @@ def test_plans_without_data(name: str, plan: Plan, tmp_path: Path) -> None:
     assert len(listed) == total > 0
     assert (to_run, skipped) == ((total, 0) if name == "quickstart" else (0, total))
     # Not every publisher has a link to download from; then it says where the files go.
-    ways = re.findall(r"^get the missing data: (harness data get|put its files into) ", out, re.MULTILINE)
+    ways = re.findall(r"^get the missing data: (harness data get|Download from) ", out, re.MULTILINE)
     assert bool(ways) == (skipped > 0)
     assert not list(tmp_path.iterdir())
 

@@ -17,7 +17,7 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_stack(command: Comm
     assert found.returncode == 1, found.stdout + found.stderr
     (record,) = records(home).values()
     assert record["status"] == "timeout"
-    assert record["reason"].startswith("rank 1 stood still for ")
+    assert record["reason"].startswith("rank 1 hung for ")
     assert record["reason"].endswith(" s in epoch 3, while ranks [0] waited for it; stacks of all ranks are in the log")
     log = (home / record["trial"] / "log.txt").read_text()
     one, two = log.split("==== rank 1 ====")
@@ -31,7 +31,7 @@ def test_it_is_named_too_where_its_peers_end_first(command: CommandLine) -> None
     found = command.run("run", "trouble.yaml", "--set", "timeouts.collective_s=6", timeout_s=250)
     assert found.returncode == 1, found.stdout + found.stderr
     (record,) = records(home).values()
-    assert (record["status"], record["reason"].partition(" for ")[0]) == ("timeout", "rank 1 stood still")
+    assert (record["status"], record["reason"].partition(" for ")[0]) == ("timeout", "rank 1 hung")
     assert "_comes_to_no_end" in (home / record["trial"] / "log.txt").read_text()
 
 

@@ -18,7 +18,7 @@ from support import raw_formats as raw
 from harness.data.download import unpack
 from harness.data.formats import neutral
 from harness.data.graph import GraphData, check_graph
-from harness.data.partition.partitioners import File
+from harness.data.partition import File
 from harness.spec import PartitionSpec
 
 from .target import JSON, Files, Target, as_json

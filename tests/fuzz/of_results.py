@@ -19,7 +19,7 @@ from harness.results.record_store import ResultStore, kept_suites, write_suite
 from harness.results.record_store import kept as kept_of
 from harness.results.tuned import kept_tunings
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 from .of_suites import SUITE
 from .target import JSON, Files, Target, as_json

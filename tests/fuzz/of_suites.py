@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from harness.suite.document import parse
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.select import chosen
+from harness.suite.suite_file import load_suite
 
 from .mutate import CANARY, TOKENS
 from .target import JSON, ODD_VALUES, Files, Target, as_json

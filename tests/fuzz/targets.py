@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from support import raw_formats as raw
 
-from harness.data.formats import dgl_reddit, graphsaint, mislove, ogb, planetoid
+from harness.data.formats import planetoid
+from harness.data.formats.published import read_dgl_reddit, read_graphsaint, read_mislove, read_ogb
 
 from .of_data import ArchiveTarget, NeutralTarget, PartsTarget, format_target, write_mislove
 from .of_nodes import RendezvousTarget
@@ -16,14 +17,14 @@ TARGETS: tuple[type[Target], ...] = (
     SuiteTarget,
     OptionsTarget,
     NeutralTarget,
-    format_target("ogb-csv", "ogbn-arxiv", raw.write_ogb_csv, ogb.read),
-    format_target("ogb-binary", "ogbn-papers100m", raw.write_ogb_binary, ogb.read),
-    format_target("dgl-reddit", "reddit", raw.write_dgl_reddit, dgl_reddit.read),
-    format_target("graphsaint", "flickr", raw.write_graphsaint, graphsaint.read),
+    format_target("ogb-csv", "ogbn-arxiv", raw.write_ogb_csv, read_ogb),
+    format_target("ogb-binary", "ogbn-papers100m", raw.write_ogb_binary, read_ogb),
+    format_target("dgl-reddit", "reddit", raw.write_dgl_reddit, read_dgl_reddit),
+    format_target("graphsaint", "flickr", raw.write_graphsaint, read_graphsaint),
     format_target(
         "planetoid", "cora", lambda folder, graph: raw.write_planetoid(folder, "cora", graph), planetoid.read
     ),
-    format_target("mislove", "youtube", write_mislove, mislove.read),
+    format_target("mislove", "youtube", write_mislove, read_mislove),
     ArchiveTarget,
     PartsTarget,
     RecordTarget,

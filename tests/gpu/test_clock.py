@@ -69,7 +69,7 @@ def test_a_transfer_beside_the_trainer_is_timed_to_its_end(spin: Spin) -> None:
                 launch_s = time.perf_counter() - launched
             stream.synchronize()
             aside.settle()
-        with clock.phase("comm"), clock.standing_still():
+        with clock.phase("comm"), clock.waiting():
             spin(0.05)
     assert launch_s < 0.1
     assert timed.busy_s == pytest.approx(0.2, rel=0.3)

@@ -10,7 +10,7 @@ import torch
 
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, train
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 
 pytestmark = pytest.mark.gpu

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.graph import on_device
+from harness.graph import csr
 from harness.graph.csr import _transpose, induce_columns, select_rows
 
 SIZES = {"seed": st.integers(0, 1000), "rows": st.integers(0, 20), "cols": st.integers(1, 20)}
@@ -37,7 +37,7 @@ def equal(found: tuple[torch.Tensor, ...], want: tuple[np.ndarray, ...]) -> None
 @given(**SIZES)
 def test_transpose(seed: int, rows: int, cols: int) -> None:
     indptr, indices = structure(seed, rows, cols)
-    equal(on_device.transpose(*as_tensors(indptr, indices), cols), _transpose(indptr, indices, cols, True))
+    equal(csr.transpose_on_device(*as_tensors(indptr, indices), cols), _transpose(indptr, indices, cols, True))
 
 
 @given(**SIZES, first=st.integers(0, 20))
@@ -47,7 +47,7 @@ def test_induced_columns(seed: int, rows: int, cols: int, first: int) -> None:
     kept = np.flatnonzero(np.random.default_rng(seed).random(cols - first) < 0.5)
     new = np.full(cols - first, -1, np.int32)
     new[kept] = np.arange(first, first + kept.size)
-    found = on_device.induce_columns(*as_tensors(indptr, indices), first, torch.from_numpy(new))
+    found = csr.induce_columns_on_device(*as_tensors(indptr, indices), first, torch.from_numpy(new))
     equal(found, induce_columns(indptr, indices, first, new, True))
 
 
@@ -58,14 +58,14 @@ def test_selected_rows(seed: int, rows: int, cols: int, first: int) -> None:
     kept = np.flatnonzero(np.random.default_rng(seed).random(rows - first) < 0.5)
     want = select_rows(indptr, indices, first, kept)
     pointers, columns, places = as_tensors(indptr, indices, kept)
-    equal(on_device.select_rows(pointers, columns, first, places, want[1].size), want)
+    equal(csr.select_rows_on_device(pointers, columns, first, places, want[1].size), want)
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [3, 0, 2]])
 def test_pointers_and_rows_of_entries(sizes: list[int]) -> None:
-    pointers = on_device.pointers(torch.tensor(sizes, dtype=torch.int64))
+    pointers = csr.pointers(torch.tensor(sizes, dtype=torch.int64))
     assert pointers.tolist() == [0, *np.cumsum(sizes)]
-    rows = on_device.row_of_entries(pointers, sum(sizes))
+    rows = csr.row_of_entries(pointers, sum(sizes))
     assert rows.tolist() == np.repeat(np.arange(len(sizes)), sizes).tolist()
 
 
@@ -79,10 +79,10 @@ def test_sums_of_rows_and_groups(seed: int, rows: int, cols: int) -> None:
     np.add.at(by_row, np.repeat(np.arange(rows), np.diff(indptr)), values)
     np.add.at(by_column, indices, values)
     pointers, columns, entries = as_tensors(indptr, indices, values)
-    np.testing.assert_array_equal(on_device.sums_of_rows(pointers, entries).numpy(), by_row)
-    np.testing.assert_array_equal(on_device.sums_by_group(entries, columns, cols).numpy(), by_column)
+    np.testing.assert_array_equal(csr.sums_of_rows(pointers, entries).numpy(), by_row)
+    np.testing.assert_array_equal(csr.sums_by_group(entries, columns, cols).numpy(), by_column)
     place = np.concatenate([np.empty(0, np.int64), *map(np.arange, np.diff(indptr))])
     for first, last in pairwise(indptr):
         running[first:last] = np.abs(values[first:last]).cumsum()
-    found = on_device.running_sums(entries.abs(), torch.from_numpy(place), int(np.diff(indptr).max(initial=0)))
+    found = csr.running_sums(entries.abs(), torch.from_numpy(place), int(np.diff(indptr).max(initial=0)))
     np.testing.assert_allclose(found.numpy(), running, rtol=1e-14)

@@ -12,6 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from support.tiers import tiered
 from torch import Tensor
 
 from harness.check.oracle import attention
@@ -27,7 +28,7 @@ CPU = torch.device("cpu")
 ROWS, COLUMNS = 23, 40
 
 
-@pytest.fixture(params=[7, 1024])
+@pytest.fixture(params=tiered([7, 1024], [7]))
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """With rows of up to 6 pieces, and with rows of one."""
     from harness.graph import triton_kernels
@@ -52,8 +53,8 @@ def csr(matrix: np.ndarray, weighted: bool) -> CSR:
     return CSR(pointers, torch.from_numpy(columns.astype(np.int32)), matrix.shape[1], values)
 
 
-@pytest.mark.parametrize("width", [1, 7, 33, 300])  # 300: two programs a row
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("width", tiered([1, 7, 33, 300], [7, 300]))  # 300: two programs a row
+@pytest.mark.parametrize("dtype", tiered([torch.float32, torch.float64, torch.bfloat16], [torch.float32]))
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.usefixtures("kernels")
 def test_products_equal_dense_float64(weighted: bool, dtype: torch.dtype, width: int) -> None:
@@ -86,8 +87,8 @@ def test_nothing_to_multiply(shape: tuple[int, int, int]) -> None:
     assert torch.equal(got.cpu(), torch.zeros(rows, width))
 
 
-@pytest.mark.parametrize("scale", [1, 12])  # 12: scores far apart, exponents beyond what exp can do
-@pytest.mark.parametrize("width", [5, 300])
+@pytest.mark.parametrize("scale", tiered([1, 12], [12]))  # 12: scores far apart, exponents beyond what exp can do
+@pytest.mark.parametrize("width", tiered([5, 300], [5]))
 @pytest.mark.usefixtures("kernels")
 def test_attention_and_gradients_equal_the_dense_softmax(
     width: int, scale: float, monkeypatch: pytest.MonkeyPatch
@@ -116,9 +117,11 @@ def test_attention_and_gradients_equal_the_dense_softmax(
         torch.testing.assert_close(got.cpu(), gradient, rtol=1e-9, atol=1e-9 * scale)
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-11), (torch.float32, 2e-4)])
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [pytest.param(torch.float64, 1e-11, marks=pytest.mark.slow), (torch.float32, 2e-4)]
+)
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("width", [1, 6])
+@pytest.mark.parametrize("width", tiered([1, 6], [6]))
 @pytest.mark.usefixtures("kernels")
 def test_attention_does_what_the_other_kernels_do(width: int, weighted: bool, dtype: torch.dtype, bound: float) -> None:
     """From sums so far, and from none; with self loops of some rows, and of none."""
@@ -162,6 +165,7 @@ def test_what_a_grid_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         sums.add_by_triton(Edges(matrix), rows, wide, query)
 
 
+@pytest.mark.slow
 def test_kernels_compile_for_gpus(tmp_path: Path) -> None:
     """By triton's own compiler and assembler, for the chips that there are most of, without one."""
     script = """

@@ -15,15 +15,16 @@ from launch.tiny import SUITE, TESTS, Silent, write_ring
 
 from harness.launch.coordinator import Coordinator, NodeInfo, coordinate
 from harness.launch.inputs import InputCache
+from harness.launch.machines import TrialJob
 from harness.launch.rendezvous import CALL, Cluster, Coordination, Hub, connect, wait_for
-from harness.launch.runner import OneMachine, RunOptions
+from harness.launch.slots import RunOptions
 from harness.launch.worker_node import WorkerNode, take_part
 from harness.results.record import Record, read_record
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
-from harness.suite.network import NetworkSpec
 from harness.suite.schema import Timeouts
+from harness.suite.sections import NetworkSpec
+from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -83,16 +84,19 @@ def test_one_record_of_both_nodes(run: Run, tmp_path: Path) -> None:
     assert "hostname" not in (home / "record.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_on_the_other_node(run: Run) -> None:
     [record] = run(ranks={0: "lost", 1: "kill"})
     assert (record.status, record.reason) == ("error", "rank 1 (node 1) was killed by signal 9 (SIGKILL)")
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_on_the_coordinator_ends_the_other(run: Run) -> None:
     [record] = run(ranks={0: "oom", 1: "hang"})
     assert (record.status, record.reason) == ("oom", "rank 0 (node 0) said: planted oom")
 
 
+@pytest.mark.slow
 def test_time_limit_on_the_other_node(run: Run) -> None:
     [record] = run(ranks={1: "stubborn"})
     assert (record.status, record.reason) == ("timeout", "time limit of 4 s reached after 3 of 10 epochs")
@@ -124,7 +128,7 @@ def alone(nodes: int, rdzv_timeout_s: float) -> Coordinator:
     """A coordinator whose worker nodes the test plays."""
     hub = connect(Cluster(nodes, "127.0.0.1", free_port(), rdzv_timeout_s=rdzv_timeout_s))
     assert isinstance(hub, Hub)
-    return Coordinator(hub, "s", OneMachine(Timeouts(), nodes=nodes))
+    return Coordinator(Timeouts(), nodes=nodes, hub=hub, suite="s")
 
 
 def test_the_first_nodes_that_live_take_part_in_the_order_of_their_addresses() -> None:
@@ -148,14 +152,14 @@ def test_a_node_that_never_comes(tmp_path: Path) -> None:
     coordinator = alone(2, 1)
     suite = load_suite(TESTS.parent / "suites" / "quickstart.yaml")
     trial = expand(suite, device="cpu")[0]
-    group = coordinator.run(trial, None, tmp_path, Silent())  # type: ignore[arg-type]
+    group = coordinator.run(TrialJob(trial, None, tmp_path))  # type: ignore[arg-type]
     assert (group.status, group.wall_s) == ("timeout", None)
     assert group.reason == "node 0 waited in vain: not all of the 2 nodes came within 1 s (--rdzv-timeout)"
     shown: list[str] = []
     late = WorkerNode(
         Coordination(coordinator.hub.cluster, "127.0.0.1"),
         {trial.id: trial},
-        coordinator.ranks,
+        coordinator,
         InputCache(),
         NodeInfo("late", "127.0.0.1", 0, {}),
         shown.append,
@@ -172,7 +176,7 @@ def test_a_node_that_never_comes(tmp_path: Path) -> None:
 def test_shaped_networks_are_skipped() -> None:
     cluster = Cluster(2, "127.0.0.1", free_port())
     suite = load_suite(TESTS.parent / "suites" / "quickstart.yaml")
-    coordinator = Coordinator(Hub(cluster, "127.0.0.1"), suite.name, OneMachine(suite.timeouts, nodes=2))
+    coordinator = Coordinator(suite.timeouts, nodes=2, hub=Hub(cluster, "127.0.0.1"), suite=suite.name)
     trial = expand(suite, device="cpu")[0]
     assert coordinator.why_not(trial) is None
     shaped = trial.model_copy(update={"network": NetworkSpec(rate="1gbit")})

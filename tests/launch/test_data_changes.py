@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from launch.tiny import TESTS, Silent, write_ring
+from support.tiers import tiered
 
-from harness.data import store
-from harness.launch.data_changes import on_todays_data
-from harness.launch.inputs import InputCache
-from harness.launch.runner import RunOptions, run_suite
+from harness.data import prepared as store
+from harness.launch.inputs import InputCache, on_todays_data
+from harness.launch.runner import run_suite
+from harness.launch.slots import RunOptions
 from harness.results.record import read_record
 from harness.results.record_store import ResultStore, read_suite
 from harness.suite.expand import expand
@@ -102,6 +103,7 @@ def test_changed_features_are_another_trial(bench: Bench) -> None:
     assert [kept.id for kept in read_suite(bench.store.directory / "suite.json").trials] == [second]
 
 
+@pytest.mark.slow
 def test_seeds_that_had_not_run_join_those_on_todays_data(bench: Bench) -> None:
     """Seeds 0 to 2 are one cell of the claims and of reports, whichever of them ran before the data changed."""
     bench.run()
@@ -114,6 +116,7 @@ def test_seeds_that_had_not_run_join_those_on_todays_data(bench: Bench) -> None:
     assert len(bench.records()) == 1 + 6
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_is_made_and_told_and_nothing_else(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The changed data set is prepared already, by a trial of other parts; of these there is no partition yet."""
     bench.suite = Bench.suite_of(partition={"parts": [2, 3], "method": "chunk"})
@@ -123,7 +126,7 @@ def test_what_is_asked_for_is_made_and_told_and_nothing_else(bench: Bench, monke
     told: list[str] = []
 
     def look(**options: Any) -> list[str | None]:
-        trials, _ = on_todays_data(every, bench.store, bench.data, bench.cache, tell=told.append, **options)
+        trials, _ = on_todays_data(every, bench.store, bench.data, bench.cache, report=told.append, **options)
         return [trial.data and trial.data[:16] for trial in trials]
 
     monkeypatch.setattr("harness.data.registry.prepare", fail := Unwanted())
@@ -140,6 +143,7 @@ def test_what_is_asked_for_is_made_and_told_and_nothing_else(bench: Bench, monke
     assert told[-1] == "partitioning ring into 3 (chunk)"
 
 
+@pytest.mark.slow
 def test_data_that_are_as_they_were_have_their_results_again(bench: Bench) -> None:
     before = (bench.data / "ring.npz").read_bytes()
     bench.run()
@@ -168,7 +172,7 @@ def test_finished_trials_stand_when_their_data_are_gone(bench: Bench) -> None:
     assert not bench.cache.exists()  # the files are those of the record: nothing was read
 
 
-@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("cache", tiered([True, False], [False]))
 def test_generated_data_are_known_by_what_generated_them(bench: Bench, cache: bool) -> None:
     bench.suite = Bench.suite_of(datasets=[{"sbm": {"nodes": 60}}])
     bench.run()
@@ -217,7 +221,7 @@ def test_all_is_read_once_for_fingerprints_that_cannot_be_kept(bench: Bench, mon
     def full(path: Path, text: str) -> None:
         raise OSError(errno.ENOSPC, path)
 
-    monkeypatch.setattr(store, "replace_text", full)
+    monkeypatch.setattr(store, "write_whole", full)
     monkeypatch.setattr(store, "hash_file", lambda path, hash_=store.hash_file: read.append(path) or hash_(path))
     inputs = InputCache(bench.data, bench.cache)
     assert {inputs.get(trial, print).fingerprint for _ in range(3)} == {kept}

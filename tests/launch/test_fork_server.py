@@ -19,10 +19,10 @@ import pytest
 
 from harness.launch import fork_server
 from harness.launch.fork_server import NoWarmStart, end_fork_server, own_pages
-from harness.launch.local import WORKER, GroupResult, run_group
+from harness.launch.group import GroupResult, run_group
+from harness.launch.machines import WORKLOAD
 from harness.launch.network import namespaces
-from harness.launch.process import Placement, placements_of, rank_environment
-from harness.launch.runner import COMPILING
+from harness.launch.process import WORKER, Placement, placements_of, rank_environment
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -63,7 +63,6 @@ def report(
     return run_group(
         job,
         placements or placements_of(range(2), 2),
-        folder,
         threads=threads,
         timeout_s=60,
         on_progress=on_progress,
@@ -341,7 +340,7 @@ def test_a_server_that_compiled_goes_on_with_what_was_compiled(monkeypatch: pyte
 
 def test_all_modules_of_harness_share_a_server() -> None:
     env = rank_environment(placements_of(range(1), 1)[0], threads=1)
-    first = fork_server.fork_server(COMPILING, env)
+    first = fork_server.fork_server(WORKLOAD, env)
     assert fork_server.fork_server(WORKER, env) is first
     assert first.worker == WORKER
     assert fork_server.fork_server("reporter", env) is not first

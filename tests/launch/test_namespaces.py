@@ -75,12 +75,12 @@ def test_a_tool_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_a_killed_runner(tmp_path: Path) -> None:
     """Its ranks end with it, and so do its namespaces."""
     script = (
-        "import sys; from pathlib import Path; from harness.launch.local import run_group\n"
-        "from harness.launch.network import network; from harness.suite.network import NetworkSpec\n"
+        "import sys; from pathlib import Path; from harness.launch.group import run_group\n"
+        "from harness.launch.network import network; from harness.suite.sections import NetworkSpec\n"
         "out = Path(sys.argv[1])\n"
         "options = dict(threads=1, timeout_s=50, on_progress=print, worker='launch.fake_worker')\n"
         "with network(NetworkSpec(rate='1gbit'), 2) as places:\n"
-        "    run_group(out / 'job.json', places, out, **options)\n"
+        "    run_group(out / 'job.json', places, **options)\n"
     )
     (tmp_path / "job.json").write_text(f'{{"out": "{tmp_path}", "config": {{}}}}')
     env = os.environ | {"FAKE_RANKS": '{"0": "hang", "1": "stubborn"}', "PYTHONPATH": str(TESTS)}

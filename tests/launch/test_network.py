@@ -16,12 +16,13 @@ from harness.launch import network as module
 from harness.launch.network import network, why_not
 from harness.launch.planner import plan
 from harness.launch.process import placements_of
-from harness.launch.runner import RunOptions, run_suite
+from harness.launch.runner import run_suite
+from harness.launch.slots import RunOptions
 from harness.results.record_store import ResultStore, read_at
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
-from harness.suite.network import NetworkSpec
 from harness.suite.schema import Suite
+from harness.suite.sections import NetworkSpec
+from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from harness.data.partition.store import PartitionPaths, partition_fingerprint
-from harness.data.store import fingerprint
+from harness.data.partition.cached import PartitionPaths, partition_fingerprint
+from harness.data.prepared import fingerprint
 from harness.errors import UserError
 from harness.launch.coordinator import NodeInfo, backend_of, check_plan, merged
+from harness.launch.group import GroupResult, RankFailure
+from harness.launch.hardware import blocks
 from harness.launch.inputs import TrialInputs
-from harness.launch.local import GroupResult, RankFailure
-from harness.launch.process import blocks, placements_of
+from harness.launch.process import placements_of
 from harness.suite.expand import expand
 from harness.suite.schema import Suite
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.launch import inputs
-from harness.launch.process import cpu_limit, oom_kills
+from harness.launch import hardware
+from harness.launch.hardware import cpu_limit, oom_kills
 
 V1 = "9:name=systemd:/\n4:memory:/box/7\n0::/\n"
 V2 = "0::/user/session\n"
@@ -69,6 +69,6 @@ def test_lowest_quota(tmp_path: Path, cgroup: str, files: dict[str, str], expect
 def test_cores_are_whole_and_within_the_quota(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, expected: int
 ) -> None:
-    monkeypatch.setattr(inputs.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    monkeypatch.setattr(inputs, "cpu_limit", lambda: quota)
-    assert inputs.cores() == expected
+    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(hardware, "cpu_limit", lambda: quota)
+    assert hardware.cores() == expected

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 from launch.tiny import Silent, write_suite
 
-from harness.data.partition.store import ensure_partitioned
+from harness.data.partition.cached import ensure_partitioned
 from harness.data.registry import prepare
-from harness.launch.memory import Capacity, MemoryEstimate, total
-from harness.launch.planner import PlannedTrial, plan
-from harness.launch.runner import RunOptions, run_suite
+from harness.launch.hardware import Capacity
+from harness.launch.planner import PlannedTrial, Shortage, plan, total
+from harness.launch.runner import run_suite
+from harness.launch.slots import RunOptions
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -34,9 +35,9 @@ def make_plan(file: Path, **options) -> list[PlannedTrial]:
     return plan(expand(suite), store, RunOptions(**options))
 
 
-def assert_known(before: MemoryEstimate, after: MemoryEstimate) -> None:
-    """The ranks' real sizes lie in the range that was given before they were known."""
-    assert total(before.least) < total(after.least) == total(after.most) < total(before.most)
+def assert_known(before: PlannedTrial, after: PlannedTrial) -> None:
+    """The ranks' real sizes are less than was assumed before they were known."""
+    assert 0 < total(after.largest) < total(before.largest)
 
 
 def test_states(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +55,7 @@ def test_states(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     retried = make_plan(suite_file, retry=frozenset({"diverged"}))[1]
     assert (retried.state, retried.reason) == ("run", "again, was diverged")
     assert [p.state for p in make_plan(suite_file, fresh=True)[:3]] == ["run", "run", "skip"]
-    assert_known(before[1].memory, after[1].memory)
+    assert_known(before[1], after[1])
 
 
 def test_nothing_is_written(suite_file: Path) -> None:
@@ -67,28 +68,23 @@ def test_a_partition_in_the_cache_is_found(suite_file: Path) -> None:
     before = make_plan(suite_file)
     trial = before[1].trial
     ensure_partitioned(prepare(trial.dataset), trial.partition, inductive=False)
-    assert_known(before[1].memory, make_plan(suite_file)[1].memory)
+    assert_known(before[1], make_plan(suite_file)[1])
 
 
 def test_an_inductive_trial_needs_both_partitions(suite_file: Path) -> None:
-    """Of the training graph alone, evaluation stays a range."""
     suite_file.write_text(suite_file.read_text().replace("train: {", "train: {inductive: true, "))
     before = make_plan(suite_file)
     trial = before[1].trial
     ensure_partitioned(prepare(trial.dataset), trial.partition, inductive=True)
-    after = make_plan(suite_file)[1].memory
-    assert after.low == after.high
-    assert total(before[1].memory.least) < total(after.least) < total(before[1].memory.most)
+    assert_known(before[1], make_plan(suite_file)[1])
 
 
 def test_trials_too_large_for_the_machine(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All ranks of a trial count, each on its own; the ring fits everywhere here."""
-    memory = make_plan(suite_file)[3].memory
-    least, most = sum(map(total, memory.low)), sum(map(total, memory.high))
-    assert 2 * 4 * 100_000 * 602 < least < most
-    for machine, certain in ((least // 2, True), (most - 1, False)):
+    needed = sum(map(total, make_plan(suite_file)[3].memory))
+    assert needed > 2 * 4 * 100_000 * 602
+    for machine, fits in ((needed - 1, False), (needed, True)):
         monkeypatch.setattr("harness.launch.planner.capacity", lambda size=machine: Capacity(size))
         ring, reddit = make_plan(suite_file)[1::2][:2]
         assert ring.shortage is None
-        assert reddit.shortage is not None
-        assert (reddit.shortage.certain, reddit.shortage.available) == (certain, machine)
+        assert reddit.shortage == (None if fits else Shortage(needed, machine, "this machine"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,15 +13,15 @@ import psutil
 import pytest
 from launch.tiny import SUITE, TESTS, Silent, write_suite
 
-from harness.launch import preparing
-from harness.launch.inputs import InputCache
-from harness.launch.preparing import OOM_SCORE, NotPrepared, prepare_apart
-from harness.launch.runner import RunOptions, run_suite
+from harness.launch import inputs as module
+from harness.launch.inputs import OOM_SCORE, InputCache, prepare_apart
+from harness.launch.runner import run_suite
+from harness.launch.slots import RunOptions
 from harness.results.record import Record, read_record
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
-from harness.suite.names import read_suite
 from harness.suite.schema import TrialConfig
+from harness.suite.suite_file import read_suite
 
 pytestmark = pytest.mark.timeout(120)
 # As the kernel does it, as numpy does it under a limit, as code of somebody else's does it.
@@ -86,14 +85,17 @@ def run(home: Path, end: str) -> list[Record]:
     ("end", "kills", "status", "reason"),
     [
         (
-            "kill", 1, "oom", "the process was killed by signal 9 (SIGKILL) while partitioning ring into 2 (planted): "
+            "kill", 1, "oom", "while partitioning ring into 2 (planted), the process was killed by signal 9 (SIGKILL): "
             "the machine or its memory limit ran out of memory",
         ),
-        ("kill", 0, "error", "the process was killed by signal 9 (SIGKILL) while partitioning ring into 2 (planted)"),
-        ("memory", 0, "oom", "out of memory while partitioning ring into 2 (planted): Unable to allocate 64.0 GiB"),
-        ("crash", 0, "error", "the process was killed by signal 6 (SIGABRT) while partitioning ring into 2 (planted)"),
-        ("bug", 0, "error", "ZeroDivisionError: planted while partitioning ring into 2 (planted)"),
-        ("exit", 0, "error", "the process exited with code 0 while partitioning ring into 2 (planted)"),
+        ("kill", 0, "error", "while partitioning ring into 2 (planted), the process was killed by signal 9 (SIGKILL)"),
+        (
+            "memory", 0, "oom", "while partitioning ring into 2 (planted), the process said: "
+            "out of memory: Unable to allocate 64.0 GiB",
+        ),
+        ("crash", 0, "error", "while partitioning ring into 2 (planted), the process was killed by signal 6 (SIGABRT)"),
+        ("bug", 0, "error", "while partitioning ring into 2 (planted), the process said: ZeroDivisionError: planted"),
+        ("exit", 0, "error", "while partitioning ring into 2 (planted), the process ended without a result"),
     ],
 )  # fmt: skip
 def test_the_suite_goes_on(
@@ -101,7 +103,7 @@ def test_the_suite_goes_on(
 ) -> None:
     """Trials that need what cannot be had say why, in the words of one try; the others run."""
     counts = iter([7, 7 + kills] + [7] * 20)
-    monkeypatch.setattr(preparing, "oom_kills", lambda: next(counts))
+    monkeypatch.setattr("harness.launch.group.oom_kills", lambda: next(counts))
     records = run(home, end)
     assert Counter(record.status for record in records) == {"ok": 2, status: 2}
     failed = [record for record in records if record.status != "ok"]
@@ -119,7 +121,7 @@ def test_the_runner_ends_and_so_does_what_prepares(home: Path) -> None:
     (trial, *_), _ = trials(home, "hang")
     (home / "trial.json").write_text(trial.model_dump_json())
     script = (
-        "import sys; from pathlib import Path; from harness.launch.preparing import prepare_apart\n"
+        "import sys; from pathlib import Path; from harness.launch.inputs import prepare_apart\n"
         "from harness.suite.schema import TrialConfig\n"
         "trial = TrialConfig.model_validate_json(Path('trial.json').read_text())\n"
         "prepare_apart(trial, Path('data'), Path('cache'), print)\n"
@@ -149,7 +151,7 @@ def test_what_is_there_starts_no_process(home: Path, monkeypatch: pytest.MonkeyP
     told: list[str] = []
     made = InputCache(home / "data", apart=True).get(trial, told.append)
     assert told == ["preparing ring", "partitioning ring into 2 (chunk)"]
-    monkeypatch.setattr(preparing, "prepare_apart", lambda *_, **__: pytest.fail("started"))
+    monkeypatch.setattr(module, "prepare_apart", lambda *_, **__: pytest.fail("started"))
     assert InputCache(home / "data", apart=True).get(trial, print) == made
     assert InputCache(home / "data").get(trial, print) == made
 
@@ -172,9 +174,7 @@ def test_mistakes_are_told_as_they_are_here(home: Path) -> None:
 
 
 def test_a_request_that_is_none(home: Path) -> None:
-    process = subprocess.run(
-        [sys.executable, "-P", "-m", preparing.__name__], input=json.dumps({}), text=True, capture_output=True
-    )
-    assert (process.returncode, process.stdout) == (1, "")
-    with pytest.raises(NotPrepared, match="exited with code 1 while preparing data"):
-        preparing._raise_for(1, {}, "preparing data", "", oom=False)
+    (home / "job.json").write_text("{}")
+    process = subprocess.run([sys.executable, "-P", "-m", module.__name__, "job.json"], capture_output=True)
+    assert process.returncode == 1
+    assert not (home / "rank0.json").exists()

@@ -8,26 +8,26 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from launch.tiny import SUITE, Silent, start_runner, write_suite
+from support.tiers import tiered
 
 from harness.errors import DataError, UserError
 from harness.launch import inputs
-from harness.launch.inputs import InputCache
-from harness.launch.local import GroupResult
-from harness.launch.process import Placement, placements_of
-from harness.launch.runner import OneMachine, RunOptions, exit_code, request_of, run_suite
+from harness.launch.machines import OneMachine, TrialJob
+from harness.launch.runner import exit_code, request_of, run_suite
+from harness.launch.slots import RunOptions
 from harness.results.leases import RUNNERS, Lease
 from harness.results.record import Record, read_record
 from harness.results.record_store import SUITE_FILE, ResultStore, read_epochs, read_suite
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
-from harness.suite.schema import Timeouts, TrialConfig
+from harness.suite.schema import TrialConfig
+from harness.suite.suite_file import load_suite
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.timeout(120)
@@ -119,14 +119,14 @@ def test_what_a_record_says(bench: Bench) -> None:
 
 
 def test_job_is_what_the_contract_says(bench: Bench, tmp_path: Path) -> None:
-    from harness.launch.runner import write_job
     from harness.runtime.job import Job
 
     trial = bench.trials[3]
     found = inputs.InputCache(bench.data).get(trial, lambda text: None)
-    job = json.loads(write_job(trial, found, tmp_path, 12.5, threads=1, cores=1).read_text())
+    job = json.loads(TrialJob(trial, found, tmp_path).write(12.5, threads=1, cores=1).read_text())
     paths = {"graph", "train_view", "full_view", "store", "out"}
-    assert set(job) == paths | {"config", "inductive", "collective_timeout_s", "threads", "cores", "attempt"}
+    others = {"config", "inductive", "collective_timeout_s", "threads", "cores", "attempt", "audit", "kernels"}
+    assert set(job) == paths | others
     assert Job.read(tmp_path / "job.json").config.method == trial.method
     assert TrialConfig.model_validate(job["config"]) == trial
     assert job["collective_timeout_s"] == 12.5
@@ -160,7 +160,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("reason", ODD)
+@pytest.mark.parametrize("reason", tiered(ODD, ["rank: is 1", "in the runner"]))
 def test_an_odd_report_is_an_error_of_its_trial_alone(bench: Bench, reason: str) -> None:
     code, told = bench.run({0: json.dumps(ODD[reason])}, only=2)
     assert (code, len(told.records)) == (1, 2)
@@ -251,7 +251,7 @@ def test_data_is_prepared_once_and_a_failure_is_remembered(monkeypatch: pytest.M
         tell("preparing ring")
         raise DataError("damaged", file="x.npz")
 
-    bench.patch.setattr("harness.launch.preparing.prepare_apart", prepare)
+    bench.patch.setattr("harness.launch.inputs.prepare_apart", prepare)
     _, told = bench.run()
     assert calls == ["ring"]
     assert {record.reason for record in told.records} == {"x.npz: damaged"}
@@ -284,7 +284,7 @@ def test_interrupt_keeps_what_is_finished(bench: Bench) -> None:
 
 def test_kernels_of_all_trials_are_compiled_once_before_the_first(bench: Bench) -> None:
     asked: list[str] = []
-    bench.patch.setattr(OneMachine, "compile", lambda self, trials, tell: asked.append(f"compile {len(trials)}"))
+    bench.patch.setattr(OneMachine, "warm_up", lambda self, trials, report: asked.append(f"compile {len(trials)}"))
     bench.patch.setattr(OneMachine, "expect", lambda self, trial: asked.append(trial.id))
     code, _ = bench.run(only=3)
     assert code == 0
@@ -330,6 +330,7 @@ def test_timed_trials_of_two_runners_are_never_at_the_same_time(bench: Bench) ->
     assert all((each["beside"], each["pinned_cores"]) == ([], None) for each in environments)
 
 
+@pytest.mark.slow
 def test_trials_of_killed_runners_are_run_by_others(bench: Bench, tmp_path: Path) -> None:
     ledger, rng, kills = tmp_path / "ledger", random.Random(11), 0
     bench.file.write_text(SUITE + "timing: off\n")
@@ -373,6 +374,7 @@ def test_a_runner_that_was_taken_for_dead_drops_its_result(bench: Bench) -> None
     assert [record.trial for record in told.records] == [bench.trials[0].id]
 
 
+@pytest.mark.slow
 def test_a_request_is_run_once_by_all_who_are_given_it(bench: Bench) -> None:
     """With --fresh a record from before the request does not count, one from after it does."""
     assert bench.run()[0] == 0
@@ -386,6 +388,7 @@ def test_a_request_is_run_once_by_all_who_are_given_it(bench: Bench) -> None:
     assert all(record.started > before[id_] for id_, record in bench.records().items())
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(bench: Bench, tmp_path: Path) -> None:
     """SIGKILL the runner again and again: a finished trial is never touched, none is half-written."""
     ledger = tmp_path / "ledger"
@@ -434,25 +437,6 @@ def test_rounds_are_run_in_turns_and_gone_on_with(bench: Bench) -> None:
     assert not any(record.flags for record in told.records)  # the fake ranks' scores are the same
     _, more = bench.run()
     assert [(by_id[id_].partition.parts, by_id[id_].repeat) for _, id_ in more.started] == [(1, 1)]
-
-
-def test_only_what_is_timed_gets_pages_of_its_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, set[bool]] = {}
-
-    def group(job: Path, placements: Sequence[Placement], *args: object, **options: object) -> GroupResult:
-        timing = json.loads(job.read_text())["config"]["timing"]
-        seen.setdefault(timing, set()).update(placement.own_pages for placement in placements)
-        return GroupResult()
-
-    monkeypatch.setattr("harness.launch.runner.run_group", group)
-    ranks = OneMachine(Timeouts(), worker="launch.fake_worker", warm=True)
-    trial = bench.trials[0]
-    inputs = InputCache(data_dir=bench.directory / "data").get(trial, lambda text: None)
-    for timing in ("off", "wall"):
-        out = bench.directory / timing
-        out.mkdir()
-        ranks.start(trial.model_copy(update={"timing": timing}), inputs, out, placements_of(range(1), 1), print)
-    assert seen == {"off": {False}, "wall": {True}}
 
 
 def test_checkpoints_of_a_trial_whose_runner_died_after_its_record_go(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.launch.scratch import clean_scratch, scratch
+from harness.launch.process import clean_scratch, scratch
 
 CODE = """\
 import sys
-from harness.launch.scratch import scratch
+from harness.launch.process import scratch
 with scratch() as directory:
     (directory / "log-0.txt").write_text("x")
     print(directory.name, flush=True)

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.launch.runner import RunOptions, TrialProgress, run_suite
+from harness.launch.runner import TrialProgress, run_suite
+from harness.launch.slots import RunOptions
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
-SLOW = ("harness.results.frames", "harness.results.environment", "harness.data.partition.store", "pyarrow.parquet")
+SLOW = ("harness.results.frames", "harness.results.environment", "harness.data.partition.cached", "pyarrow.parquet")
 TESTS = Path(__file__).resolve().parents[1]
 
 SUITE = """\

@@ -19,8 +19,7 @@ from harness.check.training import Case, run_ranks
 from harness.errors import UserError
 from harness.graph.csr import Topology
 from harness.models.gnn import GNN
-from harness.models.layer import BlockSize
-from harness.models.spec import ModelSpec
+from harness.models.layer import BlockSize, ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.run_config import TrainSpec
 from harness.sampling.subgraphs import clusters

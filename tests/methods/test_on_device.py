@@ -17,7 +17,7 @@ from support.tiers import Batches, tiered
 
 from harness.check.graphs import TinyGraphs
 from harness.check.training import Case, RankError, RankOutcome, rank_group, run_ranks
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.integrity import LOOKED_AT
 from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.run_config import TrainSpec
@@ -95,36 +95,36 @@ COUNTS = ("copy to the host", "harness/runtime/comm.py:exchange_counts")  # how 
 TRANSFER = ("synchronize a stream", "harness/runtime/batches.py:do")  # in a thread of its own, beside the training
 LABELLED = ("nonzero", "harness/runtime/minibatch.py:_loss")  # how many rows of a subgraph the loss reads
 ASKED = ("copy to the host", "harness/runtime/step.py:ask")  # how many rows are moved
-INDUCED = ("nonzero", "harness/graph/on_device.py:induce_columns")  # how many edges there are
-PLACED = ("copy to the host", "harness/runtime/row_plan.py:of")  # how many rows each rank is asked for
+PLACED = ("copy to the host", "harness/runtime/features.py:of")  # how many rows each rank is asked for
+INDUCED = ("nonzero", "harness/graph/csr.py:induce_columns_on_device")  # how many edges there are
 SAMPLED = {  # how many edges and nodes of a layer there are, and rows of each rank
-    ("_local_scalar_dense", "harness/sampling/neighbours_on_device.py:draw_uniform_on_device"),
-    ("nonzero", "harness/sampling/neighbours_on_device.py:number_nodes"),
+    ("_local_scalar_dense", "harness/sampling/neighbours.py:draw_uniform_on_device"),
+    ("nonzero", "harness/sampling/sample.py:number_nodes"),
     PLACED,
 }
 SEEN = {  # how many edges there are into a layer's destinations, and nodes that they meet
-    ("_local_scalar_dense", "harness/sampling/graph_on_device.py:rows"),
-    ("nonzero", "harness/sampling/neighbours_on_device.py:number_nodes"),
+    ("_local_scalar_dense", "harness/sampling/sample.py:rows"),
+    ("nonzero", "harness/sampling/sample.py:number_nodes"),
 }
 LAYERED = SEEN | {  # how many candidates there are (of each side, and their sums), drawn nodes, edges, own rows
-    ("_local_scalar_dense", "harness/sampling/layerwise_on_device.py:weigh"),
-    ("nonzero", "harness/sampling/layerwise_on_device.py:layer"),
-    ("nonzero", "harness/sampling/layerwise_on_device.py:_own_rows"),
+    ("_local_scalar_dense", "harness/sampling/layerwise.py:weigh"),
+    ("nonzero", "harness/sampling/layerwise.py:layer"),
+    ("nonzero", "harness/sampling/layerwise.py:_own_rows"),
 }
-SKEWED = ("copy to the host", "harness/sampling/layerwise_on_device.py:weigh")
+SKEWED = ("copy to the host", "harness/sampling/layerwise.py:weigh")
 GLOBAL = SEEN | {("nonzero", f"methods/fastgcn.py:{name}") for name in ("_layer", "_own_rows")}
 SUBGRAPH = {  # the same of a subgraph
-    ("_local_scalar_dense", "harness/sampling/graph_on_device.py:rows"),
-    ("nonzero", "harness/sampling/subgraphs_on_device.py:induced_on_device"),
+    ("_local_scalar_dense", "harness/sampling/sample.py:rows"),
+    ("nonzero", "harness/sampling/subgraphs.py:induced_on_device"),
     PLACED,
 }
 NODES = {  # how many nodes a subgraph has
-    ("nonzero", "harness/sampling/nodes.py:draw"),
+    ("nonzero", "harness/sampling/subgraphs.py:draw"),
     ("nonzero", "methods/graphsaint/node_samplers.py:_distinct"),
     ("nonzero", "methods/graphsaint/node_samplers.py:nodes"),
     ("_local_scalar_dense", "methods/graphsaint/node_samplers.py:full"),  # whether walkers have met as many
 }
-OWNED = ("copy to the host", "harness/runtime/owned.py:_move")  # rows of the topology that owners send
+OWNED = ("copy to the host", "harness/runtime/minibatch.py:_move")  # rows of the topology that owners send
 EDGES = {  # all in a thread beside the training
     ("nonzero", "methods/psc_gcn/edges.py:draw_on_device"),  # how many edges there are, and boundary nodes
     ("equal", "methods/psc_gcn/edges.py:optimal_on_device"),  # whether that was the last pass
@@ -135,7 +135,7 @@ EDGES = {  # all in a thread beside the training
 HISTORY = {
     ("nonzero", "methods/vrgcn.py:draw_with_history"),  # how many historical rows are read
     ("copy to the host", "methods/vrgcn.py:sample"),  # how many rows of other ranks are read and written
-    ("nonzero", "harness/runtime/features.py:_kept"),  # how many of its own a rank writes
+    ("nonzero", "harness/runtime/features.py:put"),  # how many of its own a rank writes
 }
 READ = ("copy to the host", "harness/graph/csr.py:on_host")  # rows that are in the host's memory, or are looked at
 EXPLAINED = {(what, "methods/dgs/explainer.py:take") for what in ("_local_scalar_dense", "copy to the host")}
@@ -151,7 +151,7 @@ ALLOWED: dict[str, Waits] = {
     "graphsaint": {COUNTS, LABELLED, TRANSFER} | SUBGRAPH | NODES,
     "clustergcn": {COUNTS, LABELLED} | SUBGRAPH,
     "vrgcn": {COUNTS, READ} | SAMPLED | SEEN | HISTORY,
-    "dgs": {COUNTS, TRANSFER, OWNED, ("nonzero", "methods/dgs/guided_on_device.py:draw")} | SAMPLED | SEEN | EXPLAINED,
+    "dgs": {COUNTS, TRANSFER, OWNED, ("nonzero", "methods/dgs/guided_sampling.py:draw")} | SAMPLED | SEEN | EXPLAINED,
 }
 
 pytestmark = pytest.mark.timeout(900)
@@ -175,7 +175,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Batches[Key, list[OnDevice
 
 
 def tiers(runs: Iterable[Key]) -> list[Any]:
-    return tiered(runs, QUICK.__contains__)
+    return tiered(runs, QUICK)
 
 
 def words(run: Key) -> str:

@@ -25,7 +25,7 @@ import pytest
 from harness_methods.skewed import Skew, SkewedOptions, SkewKind
 from pydantic import ValidationError
 
-from harness.sampling.layerwise import inclusion
+from harness.sampling.layer_kernels import inclusion
 
 NEAR = 1 + 1e-9
 

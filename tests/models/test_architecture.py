@@ -10,8 +10,7 @@ import torch
 
 from harness.models.architecture import Architecture, evaluation_values, training_values
 from harness.models.gnn import GNN
-from harness.models.layer import MODELS, BlockSize
-from harness.models.spec import ModelSpec
+from harness.models.layer import MODELS, BlockSize, ModelSpec
 from harness.registry import sha256_of
 from harness.spec import PluginSource
 
@@ -39,7 +38,7 @@ def test_anothers_layer_needs_no_memory_for_its_sizes(tmp_path: Path) -> None:
     """Its weights would take 1 PB."""
     file = tmp_path / "mine.py"
     file.write_text(
-        "import torch\nfrom harness import GraphLayer, MEAN\n"
+        "import torch\nfrom harness import GraphLayer\nfrom harness.plugin import MEAN\n"
         "class Mine(GraphLayer):\n    name = 'mine'\n    propagation = MEAN\n    forward = None\n"
         "    def __init__(self, inputs, outputs, *, products='auto'):\n"
         "        super().__init__(inputs, outputs, products=products)\n"

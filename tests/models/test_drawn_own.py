@@ -13,7 +13,7 @@ from harness.check.graphs import random_graph
 from harness.graph.block import Block, OwnRows
 from harness.graph.csr import CSR, Topology
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.sampling.layerwise import LayerSampler
 from harness.sampling.sample import LayerSample, Tables, propagation_scales
 

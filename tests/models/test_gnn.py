@@ -8,7 +8,7 @@ from harness.errors import UserError
 from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 
 NODES = 3000
 RING = CSR(torch.arange(NODES + 1), ((torch.arange(NODES) + 1) % NODES).int(), NODES)

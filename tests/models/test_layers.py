@@ -18,10 +18,8 @@ from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, run_ranks
 from harness.graph.block import Block
 from harness.graph.csr import CSR
-from harness.models.gcn import GCNLayer
-from harness.models.layer import SPMM_COST, GraphLayer
-from harness.models.sage import SageLayer
-from harness.models.spec import KEPT, ModelSpec, Products
+from harness.models.layer import KEPT, SPMM_COST, GraphLayer, ModelSpec, Products
+from harness.models.shipped_layers import GCNLayer, SageLayer
 from harness.runtime.run_config import TrainSpec
 
 ORDERS: list[Products] = ["aggregate-first", "transform-first"]

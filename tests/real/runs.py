@@ -10,11 +10,12 @@ import pandas as pd
 from launch.tiny import Silent
 
 from harness import load_results
-from harness.launch.runner import RunOptions, run_suite
+from harness.launch.runner import run_suite
+from harness.launch.slots import RunOptions
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.select import matches
+from harness.suite.suite_file import load_suite
 
 SUITES = Path(__file__).resolve().parents[2] / "suites"
 

@@ -11,7 +11,7 @@ from harness_methods.graphsaint.frontier import FrontierSampler
 
 from harness.graph.csr import Topology
 
-pytestmark = [pytest.mark.data, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.data, pytest.mark.slow, pytest.mark.timeout(300)]
 
 COVERAGE, SIZE = 50, 8000
 

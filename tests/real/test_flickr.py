@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from real.runs import Runs
 
+from harness.data.prepared import open_graph
 from harness.data.registry import prepare
-from harness.data.store import open_graph
 from harness.spec import DatasetSpec
 
-pytestmark = [pytest.mark.data, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.data, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SUITE = """\
 name: flickr

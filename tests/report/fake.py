@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.metrics import Metric, as_declared
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.results.record import Record, epoch_rows, without_epochs
 from harness.results.record_store import ResultStore
 from harness.results.reduce import reduce

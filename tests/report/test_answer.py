@@ -104,7 +104,7 @@ def test_a_lead_that_another_search_might_turn_is_not_sure(spread: float, sure: 
     table = AnswerView(replace(view.section, tuning=searched)).table()
     assert table is not None
     slow = row(table, next(v.label for v in view.section.variants if v.method == "graphsage"), 2)
-    assert slow.cells[2].note == ("" if sure else "cannot tell")
+    assert slow.cells[2].note == ("" if sure else "not significant")
     assert texts(table, slow.label, 2)["Search (h)"] == "2.00"
     assert ("for another search of the settings too" in table.caption) is True
     alone = view.table()
@@ -128,10 +128,10 @@ def test_the_verdict_names_everybody_once(tmp_path: Path) -> None:
     assert said.startswith(f"{soonest.label}, ")
     lost = next(v for v in view.section.variants if v not in medians)
     assert f"Half of the seeds or more do not reach it with {lost.label}." in said
-    assert "Surely ahead of" in said
+    assert "Significantly faster than" in said
     for variant in view.section.variants:
         assert said.count(variant.label) == 1
-    told = [win.text for summary in make_summaries([view.section]) for win in summary.wins if "Soonest" in win.what]
+    told = [win.text for summary in make_summaries([view.section]) for win in summary.wins if "Fastest to" in win.what]
     assert told == [said]
 
 

@@ -11,9 +11,9 @@ import pytest
 from report.fake import STEPS, Method, write_results
 from report.measured import FULL, Write, change, listed, one_section, section_tables, texts
 
-from harness.report.notes import make_notes
 from harness.report.sections import Section, make_sections
-from harness.report.views.explanations import ExplanationsView
+from harness.report.views.background import ExplanationsView
+from harness.report.warnings import make_notes
 from harness.results.frames import load_inputs
 
 EPOCHS = 8

@@ -12,10 +12,10 @@ from report.measured import FULL, Write, one_section
 from scipy import stats
 
 from harness.report import write_report
-from harness.report.notes import FLAGS
 from harness.report.sections import Section
 from harness.report.summary import make_summaries
 from harness.report.views.leaderboard import LeaderboardView
+from harness.report.warnings import FLAGS
 
 BNS = METHODS[:2]
 AT_ONCE = "2026-01-01T00:00:00+00:00"  # all runs at one moment: without drift

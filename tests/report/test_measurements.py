@@ -25,11 +25,11 @@ from report.measured import (
 
 from harness.metrics import PHASES
 from harness.report import palette
-from harness.report.notes import make_notes
 from harness.report.sections import Section, make_sections
 from harness.report.table import Table
 from harness.report.values import component_columns
 from harness.report.views.breakdown import BreakdownView
+from harness.report.warnings import make_notes
 from harness.results.frames import load_inputs
 
 

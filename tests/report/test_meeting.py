@@ -12,9 +12,9 @@ from report.measured import change
 from harness.report import write_report
 from harness.report.page import make_report
 from harness.report.sections import Section, make_sections, with_needed_baselines
+from harness.report.sweeps import find_workloads
 from harness.report.values import values_of
 from harness.report.views.answer import AnswerView
-from harness.report.workloads import find_workloads
 from harness.results.frames import load_inputs
 
 FULL, BNS, MINE = ("full", {}), ("bns-gcn", {"rate": 0.1}), ("graphsage", {"fanouts": [7]})

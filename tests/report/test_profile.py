@@ -11,9 +11,9 @@ from report.measured import shown
 from harness.report import write_report
 from harness.report.page import make_report
 from harness.report.sections import make_sections
+from harness.report.sweeps import find_workloads
 from harness.report.views.answer import AnswerView
 from harness.report.views.profile import ProfileView
-from harness.report.workloads import find_workloads
 from harness.results.frames import load_inputs
 
 REAL = (("digits", "real", ""), ("cora", "real", ""), ("citeseer", "real", ""))
@@ -45,7 +45,7 @@ def test_the_table_is_of_each_data_sets_medians(tmp_path: Path) -> None:
             best = min(found.centre for (of, _), found in medians.items() if of == name and found)
             assert own is not None
             ratios.append(own.centre / best)
-            assert float(told[f"Times the soonest's time {name}"]) == pytest.approx(ratios[-1], abs=0.005)
+            assert float(told[f"Relative to the fastest's time {name}"]) == pytest.approx(ratios[-1], abs=0.005)
         scores = [(4 - min(ratio, 4)) / 3 for ratio in ratios]
         assert float(told["Score"]) == pytest.approx(sum(scores) / 3, abs=0.005)
         left = [(sum(scores) - score) / 2 for score in scores]
@@ -108,8 +108,8 @@ def test_the_answer_stands_first_and_once(tmp_path: Path) -> None:
     page = write_report(tmp_path, tmp_path / "out", formats=("html", "md", "latex")).read_text()
     assert page.index('id="answer"') < page.index('id="summary"') < page.index('id="overview"')
     text = (tmp_path / "out" / "report.md").read_text()
-    assert text.index("## Answer") < text.index("Soonest to the target over all data sets") < text.index("## Summary")
-    assert text.count("### Soonest to the target") == 3
+    assert text.index("## Answer") < text.index("Fastest to target over all data sets") < text.index("## Summary")
+    assert text.count("### Fastest to target") == 3
     latex = (tmp_path / "out" / "latex" / "main.tex").read_text()
     assert latex.index("profile") < latex.index("Overview")
 

@@ -19,9 +19,8 @@ from report.fake import METHODS, write_results
 
 from harness.errors import UserError
 from harness.report import write_report
-from harness.report.drawing import style
 from harness.report.page import to_csv
-from harness.report.printing import draw_plot
+from harness.report.printing import draw
 from harness.report.sections import make_sections
 from harness.report.views.time import EpochTimeView
 from harness.results.frames import load_epochs, load_inputs, load_results
@@ -129,8 +128,8 @@ def plots_in(out: Path) -> dict[str, dict[str, Any]]:
 def test_figures_in_the_page_can_be_told_apart(out: Path, page: Page) -> None:
     plot = plots_in(out)["digits-sage-memory"]
     assert {own["method"] for own in plot["series"]} == {"full", "bns-gcn", "graphsage"}
-    marks = [mark for row in plot["rows"] for panel in row for mark in panel["marks"]]
-    assert {mark["parts"] for mark in marks if "parts" in mark} == {1, 2}
+    layers = [layer for row in plot["rows"] for panel in row for layer in panel["layers"]]
+    assert {parts for layer in layers for parts in layer["columns"]["parts"]} == {1, 2}
     link = next(own for own in page.all("a") if own.get("download") == "digits-sage-memory.csv")
     numbers = base64.b64decode((link["href"] or "").partition("base64,")[2])
     assert numbers == (out / "figures" / "digits-sage-memory.csv").read_bytes()
@@ -222,11 +221,9 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 
 def test_equal_results_give_equal_files(results_dir: Path, out: Path) -> None:
     section = make_sections(load_inputs(results_dir))[0]
-    plot = EpochTimeView(section).figure()
-    assert plot
-    with style():
-        picture = draw_plot(plot)
-    assert picture.svg == (out / "figures" / "digits-sage-throughput.svg").read_bytes()
+    figure = EpochTimeView(section).figure()
+    assert figure
+    assert draw(figure)["svg"] == (out / "figures" / "digits-sage-throughput.svg").read_bytes()
 
 
 def test_nothing_but_failures(tmp_path: Path) -> None:
@@ -254,7 +251,9 @@ def test_a_trial_without_figures(tmp_path: Path) -> None:
 def test_default_place(results_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.report.write.write_files", lambda make, inputs, out, formats: seen.append(out) or out)
+    monkeypatch.setattr(
+        "harness.report.write.write_files", lambda make, inputs, out, formats, pool: seen.append(out) or out
+    )
     write_report(results_dir / "demo")
     assert seen == [Path("reports/demo")]
 

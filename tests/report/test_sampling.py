@@ -12,13 +12,12 @@ from report.fake import METHODS, Method, write_results
 from report.measured import EPOCHS, FULL, WARMUP, change, psc, records, rows_of, section_tables
 
 from harness.report import write_report
-from harness.report.notes import make_notes
 from harness.report.sections import Section, make_sections
 from harness.report.sweeps import sweep
 from harness.report.table import Table
-from harness.report.views.cache import CacheView
-from harness.report.views.overlap import OverlapView
-from harness.report.views.sampling import SamplingView
+from harness.report.views.network import OverlapView
+from harness.report.views.sampling import CacheView, SamplingView
+from harness.report.warnings import make_notes
 from harness.results.frames import load_inputs
 
 SPARSE = ("bns-gcn", {"rate": 0.75, "sampler": "bernoulli"})

@@ -12,7 +12,7 @@ from report.measured import change
 
 import harness
 from harness.errors import UserError
-from harness.report.courses import trial_curve
+from harness.report.columns import trial_curve
 from harness.report.palette import COLOURS, variant_styles
 from harness.report.sections import make_sections
 from harness.report.variants import find_variants

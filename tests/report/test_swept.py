@@ -9,14 +9,13 @@ from harness_methods.graphsaint import GraphSAINT
 from report.fake import METHODS, write_results
 
 from harness.report import write_report
-from harness.report.printing import draw_plot
+from harness.report.printing import draw
 from harness.report.sections import make_sections
 from harness.report.sweeps import LAYERS, THREADS, Swept, sweeps
 from harness.report.table import Table
-from harness.report.views.counting import CountingView
-from harness.report.views.layers import SweptLayersView, nodes_by_layer
-from harness.report.views.pool import SweptPoolView
-from harness.report.views.step import StepView, phase_table, relative
+from harness.report.views.background import CountingView, SweptPoolView
+from harness.report.views.batches import SweptLayersView, nodes_by_layer
+from harness.report.views.breakdown import StepView, phase_table, relative
 from harness.results.frames import load_inputs
 
 SAGE, FULL = METHODS[2:]
@@ -168,9 +167,9 @@ def test_the_section_is_on_the_page(tmp_path: Path) -> None:
 
 def test_nodes_are_drawn_by_layer(layers: Path) -> None:
     [swept] = sweeps(load_inputs(layers))
-    plot = SweptLayersView(swept).figure()
-    assert plot is not None
-    assert len(draw_plot(plot).svg) > 10_000
+    figure = SweptLayersView(swept).figure()
+    assert figure is not None
+    assert len(draw(figure)["svg"]) > 10_000
 
 
 def test_one_value_is_no_sweep(results_dir: Path) -> None:

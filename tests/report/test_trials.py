@@ -14,8 +14,9 @@ from report.fake import METHODS, write_results
 from report.measured import FULL, Write, one_section
 
 from harness.report import write_report
+from harness.report.page import trials_table
+from harness.report.page_data import POINTS, SHAPES, embedded_trials
 from harness.report.palette import MARKERS
-from harness.report.trials import POINTS, SHAPES, embedded, trials_table
 from harness.results.stats import MISSING
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_trial_has_its_numbers(write: Write) -> None:
     section = write((FULL, *METHODS[:2]), seeds=(0, 1), parts=(1, 2))
-    (told,) = json.loads(embedded([section]))
+    (told,) = json.loads(embedded_trials([section]))
     frame = section.ok
     assert told["trials"]["trial"] == list(frame["trial"])
     assert told["trials"]["parts"] == list(frame["parts"])
@@ -49,7 +50,7 @@ def test_what_was_not_measured_is_no_number(write: Write) -> None:
     section = write((FULL, *METHODS[:2]), seeds=(0, 1))
     scores = section.frame["test_at_best_val"].where(section.frame["seed"] > 0)
     (told,) = json.loads(
-        embedded([replace(section, frame=section.frame.assign(test_at_best_val=scores, best_val=np.nan))])
+        embedded_trials([replace(section, frame=section.frame.assign(test_at_best_val=scores, best_val=np.nan))])
     )
     assert [value is None for value in told["values"]["test_at_best_val"]] == list(scores.isna())
     assert "best_val" not in told["metrics"]
@@ -57,13 +58,13 @@ def test_what_was_not_measured_is_no_number(write: Write) -> None:
 
 def test_names_cannot_end_the_element(write: Write) -> None:
     section = replace(write((FULL, *METHODS[:2])), dataset="</script><script>alert(1)</script>")
-    text = embedded([section])
+    text = embedded_trials([section])
     assert "<" not in text
     assert json.loads(text)[0]["dataset"] == section.name
 
 
 def test_there_is_nothing_of_one_method(write: Write) -> None:
-    assert json.loads(embedded([write((FULL,))])) == []
+    assert json.loads(embedded_trials([write((FULL,))])) == []
 
 
 def test_every_marker_has_a_shape() -> None:
@@ -108,7 +109,7 @@ def test_every_trial_stands_in_the_table_with_its_files(tmp_path: Path) -> None:
 
 def test_a_curve_is_thinned_to_what_a_page_holds(tmp_path: Path) -> None:
     write_results(tmp_path, methods=(FULL, *METHODS[:2]), parts=(2,), seeds=(0,), epochs=450)
-    (told,) = json.loads(embedded([one_section(tmp_path)]))
+    (told,) = json.loads(embedded_trials([one_section(tmp_path)]))
     evaluated = one_section(tmp_path).epochs.query("rank == 0").groupby("trial")["val_score"].count()
     for trial, (epochs, seconds, scores) in zip(told["trials"]["trial"], told["curves"], strict=True):
         assert len(epochs) == len(seconds) == len(scores) <= POINTS

@@ -9,7 +9,7 @@ import pytest
 from report.measured import listed, one_section, shown
 from tune.made_up import EPOCHS, Machine, curve, suite, tuned_results
 
-from harness.report.views.tuning import TuningView
+from harness.report.views.options import TuningView
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
 

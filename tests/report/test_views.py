@@ -15,16 +15,15 @@ from report.measured import EPOCHS, FULL, change, one_section, row, texts
 
 from harness.report.sections import Section
 from harness.report.table import Table
-from harness.report.views.cache import CacheView
 from harness.report.views.convergence import ConvergenceView
 from harness.report.views.options import OptionsView
 from harness.report.views.pareto import ParetoView, front
 from harness.report.views.partition import parts_table
-from harness.report.views.peers import PeersView
 from harness.report.views.resources import MemoryView
-from harness.report.views.scaling import ScalingView
+from harness.report.views.sampling import CacheView
 from harness.report.views.targets import Reached, TargetsView, targets
-from harness.report.views.time import EpochTimeView
+from harness.report.views.time import EpochTimeView, ScalingView
+from harness.report.views.traffic import PeersView
 from harness.results.frames import load_epochs, load_results
 from harness.results.stats import Stat
 
@@ -145,7 +144,7 @@ def test_only_what_all_seeds_reach_is_soonest(section: Section, monkeypatch: pyt
     monkeypatch.setattr("harness.report.views.targets.targets", lambda section: (0.5,))
     monkeypatch.setattr("harness.report.views.targets.reached", made)
     keys = [(variant, parts) for parts in (1, 3) for variant in section.variants]
-    monkeypatch.setattr("harness.report.views.targets.courses", lambda section: {key: [] for key in keys})
+    monkeypatch.setattr("harness.report.views.targets.scored_trials", lambda section: {key: [] for key in keys})
     table = TargetsView(section).table()
     assert table is not None
     assert [r.cells[0].best for r in table.rows if r.cells] == 2 * [False, False, True, False]

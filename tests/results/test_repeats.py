@@ -11,14 +11,14 @@ import pandas as pd
 import pytest
 
 from harness.claims import judge
-from harness.report.notes import make_notes
+from harness.report.warnings import make_notes
 from harness.report.write import _csv
 from harness.results.frames import load_inputs, load_results
 from harness.results.record import Record, unlike
 from harness.results.record_store import KeptSuite, ResultStore
-from harness.suite.claim import Claim
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
+from harness.suite.sections import Claim
 
 HERE = {"machine": "aaaaaaaa", "threads": 2, "commit": "c0", "packages": {"torch": "2"}}
 

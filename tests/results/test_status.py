@@ -20,7 +20,7 @@ from harness.results.record_store import ResultStore, kept
 from harness.results.record_store import write_suite as keep
 from harness.results.status import SuiteWatch
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.timeout(120)
 

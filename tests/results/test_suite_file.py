@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UserError
+from harness.files import write_whole
 from harness.results.record_store import SUITE_FILE, kept, kept_suites, read_suite, write_suite
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
-from harness.suite.text import write_whole
+from harness.suite.suite_file import load_suite
 
 SUITES = Path(__file__).resolve().parents[2] / "suites"
 

@@ -8,16 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from harness_methods.psc_gcn.probabilities import draw_edges, inclusion_probabilities, optimal_probabilities
+from harness_methods.psc_gcn.edges import draw_edges, inclusion_probabilities, optimal_probabilities
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.data.partition.store import ensure_partitioned
+from harness.data.partition.cached import ensure_partitioned
+from harness.data.prepared import open_graph
 from harness.data.registry import prepare
-from harness.data.store import open_graph
 from harness.graph.partition import Partition
-from harness.runtime.features import CachePolicy, choose
+from harness.runtime.features import choose
+from harness.runtime.run_config import CachePolicy
 from harness.spec import DatasetSpec, PartitionSpec
 
 POLICIES: tuple[CachePolicy, ...] = ("none", "random", "degree", "inclusion")

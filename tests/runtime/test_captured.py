@@ -15,7 +15,7 @@ from support.on_device import train_captured
 from harness.check.graphs import TinyGraphs
 from harness.check.training import Case, RankError, run_ranks
 from harness.errors import UserError
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 from harness.runtime.step import WARM
 from harness.suite.expand import expand

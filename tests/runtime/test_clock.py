@@ -81,7 +81,7 @@ def test_transfers_beside_the_trainer_are_busy_but_not_exposed(ticking: None) ->
         with clock.phase("comm"):  # one second of an exchange that is waited for
             pass
         clock.transferred(5.0)
-        with clock.phase("comm"), clock.standing_still():  # three seconds, one of them for the rest of a transfer
+        with clock.phase("comm"), clock.waiting():  # three seconds, one of them for the rest of a transfer
             pass
     assert timed.phases["comm"] == 4
     assert timed.busy_s == 4 - 1 + 5
@@ -127,7 +127,7 @@ def test_a_transfer_on_a_stream_takes_as_long_as_the_stream_not_as_its_launch() 
         aside.settle()
         with clock.phase("comm"):
             device.end += 1
-        with clock.phase("comm"), clock.standing_still():
+        with clock.phase("comm"), clock.waiting():
             device.end += 2
         aside.settle()
     assert timed.phases["comm"] == pytest.approx(3)
@@ -168,10 +168,10 @@ def test_work_beside_the_trainer_is_added_up_by_name() -> None:
     clock = Clock(torch.device("cpu"))
     with clock.working("draws"):
         time.sleep(0.02)
-    first = clock.beside["draws"][0]
+    first = clock.background["draws"][0]
     with pytest.raises(RuntimeError, match="boom"), clock.working("draws"):
         raise RuntimeError("boom")
-    wall, cpu = clock.beside["draws"]
+    wall, cpu = clock.background["draws"]
     assert wall > first >= 0.02
     assert cpu < first
 

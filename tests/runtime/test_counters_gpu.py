@@ -55,5 +55,5 @@ def test_memory_of_another_process_is_never_ours() -> None:
     api.processes = [(1, 999)]
     assert gpu.memory() is None
     api.processes = [(OWN, None)]
-    with pytest.raises(Absent, match="not told by process"):
+    with pytest.raises(Absent, match="not given by process"):
         gpu.memory()

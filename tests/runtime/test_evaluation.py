@@ -13,7 +13,7 @@ from support.evaluations import held_tensors, logits_in_pieces, sizes
 from harness.check import oracle
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
 from harness.check.training import Case, run_ranks
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 
 WORLD, NODES = 3, 60

@@ -21,9 +21,9 @@ from support.training import own_cores, run_all_to_the_end, run_to_the_end
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, rank_group, run_ranks, train
 from harness.graph.partition import HIDDEN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime import rank
-from harness.runtime.audit import Usage
+from harness.runtime.audit import CpuAccount
 from harness.runtime.run_config import TrainSpec
 
 MODEL = ModelSpec(name="sage", layers=2, hidden=8)
@@ -153,13 +153,13 @@ def test_threads_that_work_at_once_are_flagged(
     name: str, keys: list[str], tmp_path: Path, one_thread: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Epochs last as long as with a core for each thread, however busy the machine is."""
-    before, epoch = [time.thread_time()], Usage.epoch
+    before, epoch = [time.thread_time()], CpuAccount.epoch
 
-    def undisturbed(usage: Usage, wall_s: float, cpu_s: float) -> None:
+    def undisturbed(usage: CpuAccount, wall_s: float, cpu_s: float) -> None:
         alone, before[0] = time.thread_time() - before[0], time.thread_time()
         epoch(usage, alone + EACH_S, cpu_s)
 
-    monkeypatch.setattr(Usage, "epoch", undisturbed)
+    monkeypatch.setattr(CpuAccount, "epoch", undisturbed)
     found = run(name, tmp_path)
     assert [key for key, _ in found["flags"]] == keys
     assert (found["usage"]["method_cpu_s"] > 0.8 * 3 * 8 * EACH_S) == bool(keys)  # the kernel counts ticks of 10 ms

@@ -9,7 +9,7 @@ from support.wire import communicator, verified
 
 from harness.check.training import run_ranks
 from harness.deferred import dist
-from harness.runtime.comm import TrafficCheck
+from harness.runtime.audit import TrafficCheck
 
 TABLE = """\
 Inter-|   Receive                                                |  Transmit

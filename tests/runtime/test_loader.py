@@ -134,7 +134,7 @@ def test_what_a_pool_takes_to_fill_is_sampling() -> None:
     assert timed.phases["fetch"] >= 0.04
     assert timed.phases["other"] >= 0.06
     assert sum(timed.phases.values()) == pytest.approx(timed.wall_s)
-    assert clock.beside == {}
+    assert clock.background == {}
     loading.close()
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.runtime.counters import resident_size
-from harness.runtime.meters import PROC, THRESHOLD, PeakMemory, ResidentPeak, give_back
+from harness.runtime.counters import PROC, THRESHOLD, PeakMemory, ResidentPeak, resident_size, trim_heap
 
 BLOCK = 200 * 2**20
 
@@ -89,7 +88,7 @@ def test_what_is_free_in_the_heap_goes_back() -> None:
     last = blocks.pop()  # keeps the heap's end, so that it does not shrink by itself
     before = resident_size(PROC)
     del blocks
-    give_back()
+    trim_heap()
     assert before - resident_size(PROC) > 0.9 * BLOCK
     assert last.size
 
@@ -97,8 +96,8 @@ def test_what_is_free_in_the_heap_goes_back() -> None:
 HELD = """
 import numpy as np
 from harness.runtime.counters import resident_size
-from harness.runtime.meters import outside
-from harness.runtime.meters import PROC
+from harness.runtime.counters import outside_heap
+from harness.runtime.counters import PROC
 
 def held():
     before = resident_size(PROC)
@@ -107,7 +106,7 @@ def held():
     del blocks
     return (resident_size(PROC) - before) // 2**20
 
-with outside():
+with outside_heap():
     print(held())
 print(held())
 """

@@ -8,7 +8,7 @@ import numpy as np
 
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, run_ranks
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 
 Told = list[tuple[dict[str, float], list[tuple[int, int]]]]

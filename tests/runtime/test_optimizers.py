@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler
 
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, run_ranks
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import learning_rate, light, schedule_of
 from harness.runtime.run_config import TrainSpec

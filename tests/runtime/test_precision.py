@@ -16,7 +16,7 @@ from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.errors import UserError
 from harness.models.functional import ROUNDED_ROWS, Linear
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.run_config import TrainSpec
@@ -71,7 +71,6 @@ def test_the_memory_model_knows_the_operands() -> None:
     )  # fmt: skip
     plain, rounded = case.full_graph(), replace(case, rounded=True).full_graph()
     assert rounded == plain | {"bfloat16 operands": 2 * (220 * 10 + 220 * 8 + 220 * 10)}
-    assert replace(case, rounded=True, least=True).full_graph()["bfloat16 operands"] == 0
 
 
 @pytest.fixture(scope="module")

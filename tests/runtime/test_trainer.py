@@ -10,7 +10,7 @@ import pytest
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case
 from harness.graph.partition import Partition
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 
 

@@ -17,7 +17,8 @@ from scipy import stats
 from harness.graph.block import MEAN, SYMMETRIC, Propagation
 from harness.graph.csr import Topology
 from harness.graph.kernels import stream, uniform
-from harness.sampling.layerwise import LayerBatch, Layers, LayerSampler, inclusion
+from harness.sampling.layer_kernels import inclusion
+from harness.sampling.layerwise import LayerBatch, Layers, LayerSampler
 from harness.sampling.sample import LayerSample, Tables, propagation_scales
 
 NODES, ISOLATED = 60, 7

@@ -14,12 +14,18 @@ from support.draws import inclusion as by_search
 from harness.check.graphs import random_graph
 from harness.graph.block import MEAN, SYMMETRIC, Propagation
 from harness.graph.csr import Topology
-from harness.graph.random_on_device import node_uniforms, uniform_on_device
-from harness.sampling.graph_on_device import LayerOnDevice
-from harness.sampling.layer_kernels import node_uniform
-from harness.sampling.layerwise import LayerBatch, Layers, LayerSampler, Scaled, inclusion
-from harness.sampling.layerwise_on_device import LayersOnDevice, ScaledOnDevice, inclusion_on_device
-from harness.sampling.sample import LayerSample, Tables
+from harness.graph.kernels import node_uniforms, uniform_on_device
+from harness.sampling.layer_kernels import inclusion, node_uniform
+from harness.sampling.layerwise import (
+    LayerBatch,
+    Layers,
+    LayerSampler,
+    LayersOnDevice,
+    Scaled,
+    ScaledOnDevice,
+    inclusion_on_device,
+)
+from harness.sampling.sample import LayerOnDevice, LayerSample, Tables
 
 NODES, CPU, RTOL = 300, torch.device("cpu"), 1e-12
 LAYERS: tuple[Layers, ...] = get_args(Layers)

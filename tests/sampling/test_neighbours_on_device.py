@@ -10,13 +10,10 @@ import torch
 from scipy import stats
 from support.draws import DrawCase
 
-from harness.graph.kernels import below, next_u64, stream
-from harness.graph.random_on_device import below_on_device, stream_bits
-from harness.sampling.graph_on_device import GraphOnDevice, LayerOnDevice
+from harness.graph.kernels import below, below_on_device, next_u64, stream, stream_bits
 from harness.sampling.neighbours import draw_neighbours as draw_on_host
-from harness.sampling.neighbours import sample_layers
-from harness.sampling.neighbours_on_device import draw_on_device, sample_on_device
-from harness.sampling.sample import LayerSample
+from harness.sampling.neighbours import draw_on_device, sample_layers, sample_on_device
+from harness.sampling.sample import GraphOnDevice, LayerOnDevice, LayerSample
 
 NODES, CPU, ERROR = 50, torch.device("cpu"), 1e-6
 

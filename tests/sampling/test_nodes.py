@@ -13,8 +13,8 @@ from support.draws import square, sums_over
 from harness.check.graphs import dense_adjacency, random_graph
 from harness.graph.block import MEAN, SYMMETRIC, Propagation
 from harness.graph.csr import Topology
-from harness.sampling.nodes import ImportanceSubgraphs
 from harness.sampling.sample import Tables
+from harness.sampling.subgraphs import ImportanceSubgraphs
 
 NODES = 60
 GRAPHS = {weighted: random_graph(71, NODES, degree=8, weighted=weighted) for weighted in (False, True)}

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from harness.sampling.on_device import draw_bernoulli, draw_fixed
+from harness.sampling.boundary import draw_bernoulli, draw_fixed
 
 CPU, ERROR = torch.device("cpu"), 1e-6
 GENERATOR = torch.Generator().manual_seed(7)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.sampling.layerwise import inclusion
+from harness.sampling.layer_kernels import inclusion
 
 weights = st.lists(st.one_of(st.sampled_from([0.0, 1.0, 4.0, 0.1]), st.floats(5e-324, 1.7e308)), max_size=14)
 

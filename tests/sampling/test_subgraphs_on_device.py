@@ -9,9 +9,8 @@ import pytest
 import torch
 from support.draws import DrawCase
 
-from harness.sampling.graph_on_device import GraphOnDevice
-from harness.sampling.subgraphs import induce
-from harness.sampling.subgraphs_on_device import induce_on_device
+from harness.sampling.sample import GraphOnDevice
+from harness.sampling.subgraphs import induce, induce_on_device
 
 NODES, CPU = 50, torch.device("cpu")
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from harness.errors import UserError, nearest
 from harness.registry import PluginKey
 from harness.runtime.method import METHODS as REGISTERED
-from harness.runtime.method import MethodOptions
+from harness.runtime.run_config import MethodOptions
 from harness.spec import DatasetSpec, PluginSource
 
 

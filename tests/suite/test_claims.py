@@ -7,9 +7,9 @@ import pytest
 from harness.errors import UserError
 from harness.metrics import Formula
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.schema import Suite, TrialConfig
 from harness.suite.select import rows_of
+from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.usefixtures("world")
 

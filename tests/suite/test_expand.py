@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from harness.errors import UserError
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.schema import Suite, TrialConfig
+from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.usefixtures("world")
 

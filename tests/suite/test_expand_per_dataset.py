@@ -9,8 +9,8 @@ import pytest
 
 from harness.errors import UserError
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.schema import Suite
+from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.usefixtures("world")
 

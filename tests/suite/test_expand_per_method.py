@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.suite.claim import Claim
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.schema import Suite
+from harness.suite.sections import Claim
 from harness.suite.select import rows_of
+from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.usefixtures("world")
 

@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import UserError, UserErrors, printable
 from harness.suite.document import parse
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 
 def test_several_mistakes_are_a_line_each_and_every_line_is_complete(tmp_path: Path) -> None:

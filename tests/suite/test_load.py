@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UserError
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.spec import DatasetSpec, PartitionSpec
-from harness.suite.load import load_suite
 from harness.suite.schema import MethodSpec, Suite
+from harness.suite.suite_file import load_suite
 
 PLAIN = """\
 name: demo

@@ -9,9 +9,9 @@ import pytest
 
 from harness.errors import UserError, spelled
 from harness.suite.expand import expand
-from harness.suite.names import read_suite
 from harness.suite.schema import TrialConfig
 from harness.suite.select import chosen
+from harness.suite.suite_file import read_suite
 
 EXACT = """
 name: exact

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from harness.suite.network import NetworkSpec, latency_text, parse_latency, parse_rate, rate_text
+from harness.suite.sections import NetworkSpec, latency_text, parse_latency, parse_rate, rate_text
 
 
 @pytest.mark.parametrize(

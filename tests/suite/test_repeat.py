@@ -8,9 +8,9 @@ import pytest
 
 from harness.errors import UserError
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.schema import Suite, TrialConfig
 from harness.suite.select import matches, rows_of
+from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.usefixtures("world")
 METHODS = ["full", {"bns-gcn": {"rate": [0.5, 0.1]}}]
@@ -36,7 +36,7 @@ def test_rounds_turn_back() -> None:
 
 
 def test_rounds_need_repeats() -> None:
-    with pytest.raises(UserError, match="interleave: nothing takes turns: each trial runs once"):
+    with pytest.raises(UserError, match="interleave: has nothing to interleave: each trial runs once"):
         trials(interleave=True)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import MethodSpec, TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec, PluginSource
 from harness.suite.expand import expand

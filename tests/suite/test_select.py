@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import UserError
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import MethodSpec, TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec

@@ -11,8 +11,7 @@ import pytest
 from harness.errors import UserError
 from harness.scaffold import new_suite
 from harness.suite.expand import expand
-from harness.suite.names import read_suite
-from harness.suite.shipped import shipped, suite_file
+from harness.suite.suite_file import read_suite, shipped, suite_file
 
 SUITES = Path(__file__).resolve().parents[2] / "suites"
 

@@ -11,9 +11,9 @@ import pytest
 
 from harness.errors import UserError
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
-from harness.suite.schema import Suite, grid
-from harness.suite.size import grid_size, least_factors
+from harness.suite.schema import Suite, grid, grid_size
+from harness.suite.suite_file import _least_factors as least_factors
+from harness.suite.suite_file import load_suite
 
 PLAIN = "name: s\ndatasets: [digits]\nmethods: [full]\n"
 

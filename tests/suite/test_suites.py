@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.tiers import tiered
 
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
 from harness.suite.select import matches
+from harness.suite.suite_file import load_suite
 from harness.tune.space import Searched
 
 SUITES = Path(__file__).resolve().parents[2] / "suites"
@@ -83,7 +84,7 @@ def test_it_expands_without_data(name: str) -> None:
     assert trials(name)  # its claims are held against its trials here, too
 
 
-@pytest.mark.parametrize("name", [*FAIR, *FAIR_DATA])
+@pytest.mark.parametrize("name", tiered([*FAIR, *FAIR_DATA], ["fair/small"]))
 def test_a_fair_suite_tunes_every_method_with_one_budget(name: str, tmp_path: Path) -> None:
     suite = load_suite(SUITES / f"{name}.yaml")
     for dataset in suite.datasets:

@@ -14,7 +14,7 @@ from harness import Step
 from harness.check.graphs import OnDisk, random_graph
 from harness.check.training import Case
 from harness.data.graph import GraphData
-from harness.data.store import open_graph
+from harness.data.prepared import open_graph
 from harness.graph.block import Propagation
 from harness.graph.partition import View
 

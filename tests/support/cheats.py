@@ -23,9 +23,10 @@ from harness_methods.full import Full
 from harness_methods.graphsage import GraphSAGE
 from torch import nn
 
-from harness import FullGraphOptions, Loss, Step, Worker
+from harness import FullGraphOptions, Step, Worker
 from harness.graph.kernels import gather
 from harness.runtime.evaluation import evaluate
+from harness.runtime.step import Loss
 
 STEPS = 5
 EACH_S = 0.03  # CPU seconds of a thread

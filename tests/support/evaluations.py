@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.check.training import Case
 from harness.runtime.comm import Communicator
-from harness.runtime.evaluation import Strips, WholeBlock, evaluate, evaluate_in_strips, inference
+from harness.runtime.evaluation import ChunkedEvaluation, WholeBlock, evaluate, evaluate_in_chunks, inference
 
 
 def logits_in_pieces(rank: int, world: int, cases: list[Case], limits: list[float]) -> list[dict[str, Any]]:
@@ -114,9 +114,9 @@ def in_strips(
             whole = model([block.at(layer) for layer in range(model.depth)], view.features(), transform_first=True)
         for limit in limits:
             with inference(model, comm):
-                strips = Strips(model, view, comm, limit)
+                strips = ChunkedEvaluation(model, view, comm, limit)
                 logits = strips.logits()
-            scores = evaluate(model, view, comm), evaluate_in_strips(model, view, comm, limit)
+            scores = evaluate(model, view, comm), evaluate_in_chunks(model, view, comm, limit)
             own.append((whole.numpy(), logits.numpy(), *scores, len(strips._bounds), len(strips._tiles)))
         found.append(own)
     return found

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness.launch.local import run_group
+from harness.launch.group import run_group
 from harness.launch.network import network
-from harness.suite.network import NetworkSpec
+from harness.suite.sections import NetworkSpec
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -31,9 +31,7 @@ def exchanges(
     job = out / "job.json"
     job.write_text(json.dumps({"out": str(out), "messages": messages}))
     with network(spec, world) as places:
-        group = run_group(
-            job, places, out, threads=1, timeout_s=timeout_s, on_progress=_ignore, worker="support.exchanges"
-        )
+        group = run_group(job, places, threads=1, timeout_s=timeout_s, worker="support.exchanges")
     assert group.status == "ok", f"{group.reason}\n{group.log}"
     return list(group.ranks)
 
@@ -43,10 +41,6 @@ def rates(reports: list[dict[str, Any]], messages: list[int]) -> list[float]:
     slowest = [max(times) for times in zip(*(report["seconds"] for report in reports), strict=True)]
     peers = len(reports) - 1
     return [8 * size * peers / seconds for size, seconds in zip(messages, slowest, strict=True)]
-
-
-def _ignore(event: dict[str, Any]) -> None:
-    pass
 
 
 def main() -> None:

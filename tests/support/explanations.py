@@ -9,8 +9,7 @@ from unittest import mock
 
 import numpy as np
 from harness_methods.dgs import DGS, explainer
-from harness_methods.dgs.guided_sampling import ExplanationGraph
-from harness_methods.dgs.masks import MaskOptions, Masks, explain
+from harness_methods.dgs.explanations import ExplanationGraph, MaskOptions, Masks, explain
 from numpy.typing import NDArray
 from support.training import run_to_the_end
 

@@ -23,9 +23,10 @@ from harness_methods.psc_gcn import PSCGCN, PSCOptions
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness import MethodOptions, Sampler, Source, Step, Worker, per_layer
+from harness import MethodOptions, Sampler, Source, Step, Worker
 from harness.runtime.batches import Batch
 from harness.runtime.pipelined import Pipeline, TrainGraph
+from harness.sampling.sample import per_layer
 
 SMALL: dict[str, dict[str, Any]] = {  # where the defaults would draw all of 60 nodes
     "graphsage": {"fanouts": 2, "batch_size": 5},

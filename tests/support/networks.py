@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.results.record import Record
 from harness.results.record_store import ResultStore
 from harness.runtime.run_config import MethodSpec, TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
-from harness.suite.network import NetworkSpec
 from harness.suite.schema import TrialConfig
+from harness.suite.sections import NetworkSpec
 
 EPOCHS = 10
 COMPUTE_S, SOFTWARE_S = 0.3, 0.02

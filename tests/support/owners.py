@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from harness.check.training import Case, RankOutcome, train
 from harness.graph.csr import Topology
 from harness.graph.partition import View
-from harness.runtime.owned import OwnedTopology
+from harness.runtime.minibatch import OwnedTopology
 
 
 def own_rows(view: View) -> Topology:

@@ -7,8 +7,8 @@ from unittest import mock
 
 import numpy as np
 import torch
-from harness_methods.dgs import guided_sampling as explain_graph
-from harness_methods.dgs.guided_sampling import ExplanationGraph
+from harness_methods.dgs import explanations as explain_graph
+from harness_methods.dgs.explanations import ExplanationGraph
 from numpy.typing import NDArray
 from support.wire import communicator
 

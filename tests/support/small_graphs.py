@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.data.graph import GraphData
-from harness.data.store import write_graph
+from harness.data.prepared import write_graph
 
 Edges = set[tuple[int, int]]
 

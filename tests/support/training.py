@@ -24,7 +24,7 @@ from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.graph.partition import Partition
 from harness.runtime.batches import Batch
-from harness.runtime.meters import THRESHOLD, give_back
+from harness.runtime.counters import THRESHOLD, trim_heap
 from harness.runtime.method import Method
 from harness.runtime.minibatch import Drawn as DrawnBatch
 from harness.runtime.minibatch import MiniBatchMethod
@@ -146,7 +146,7 @@ def memory_peaks(rank: int, world: int, cases: list[Case], threshold: int) -> li
 
 def _growth(rank: int, world: int, case: Case) -> tuple[int, int]:
     gc.collect()  # what is left of other cases
-    give_back()
+    trim_heap()
     Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is
     before = _resident()
     trainer = case.trainer(rank, world, rehearsed=True)

@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from harness.runtime.audit import TrafficCheck
 from harness.runtime.batches import Background
 from harness.runtime.clock import Clock
-from harness.runtime.comm import Communicator, Traffic, TrafficCheck
+from harness.runtime.comm import Communicator, Traffic
 
 CPU = torch.device("cpu")
 

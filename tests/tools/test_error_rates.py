@@ -25,6 +25,7 @@ def page() -> dict[str, dict[str, list[str]]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_generator_counts(page: dict[str, dict[str, list[str]]]) -> None:
     made = list(tables())
     assert list(page) == [each.title for each in made]

@@ -16,11 +16,11 @@ def test_the_page_has_the_reports_verdicts_and_tables(tmp_path: Path) -> None:
     page = render(report, "made-up")
     assert "`harness tune suites/fair/made-up.yaml`" in page
     wins = [win for summary in report.summaries for win in summary.wins]
-    assert any(win.what.startswith("Soonest to 70.0 %") for win in wins)
+    assert any(win.what.startswith("Fastest to 70.0 %") for win in wins)
     for win in wins:
         assert f"- {win.what}: {win.text}" in page
-    for title in ("Soonest to 70.0 % validation score.", "Search of the settings."):
+    for title in ("Fastest to 70.0 % validation score.", "Search of the settings."):
         assert page.count(f"**{title}**") == 1
     rows = [line for line in page.splitlines() if line.startswith("| full |")]
-    assert len(rows) == 3  # of the leaderboard, who is soonest, and the tuning
+    assert len(rows) == 3  # of the leaderboard, the fastest to target, and the tuning
     assert "**Epoch time" not in page.split("## digits")[1]

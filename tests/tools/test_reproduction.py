@@ -12,8 +12,8 @@ from ruamel.yaml import YAML
 
 from harness.results.record import Record
 from harness.results.record_store import kept, write_suite
-from harness.suite.load import load_suite
 from harness.suite.schema import Suite, TrialConfig
+from harness.suite.suite_file import load_suite
 from tools.reproduction import ITEMS, PAGE, VERDICTS, Item, main, read_papers, read_runs, render
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ from harness.results.record import Record
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
-from harness.tune.search import Tuner, tuned_suite
+from harness.tune import Tuner, tuned_suite
 from harness.tune.space import Searched
 
 EPOCHS = 20

@@ -10,23 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+from support.tiers import tiered
 from tune.made_up import EPOCHS, RATES, SCORES, Killed, Machine, curve, deaths, suite, to_the_end, tuner
 
 from harness.errors import UserError
 from harness.results.tuned import expected_best, kept_tunings, read_tuning
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
-from harness.suite.text import write_suite_file
-from harness.tune.choice import Curve, Tried, choose, success
-from harness.tune.search import tuned_suite
-from harness.tune.study import asha_rungs, at, studies_at
+from harness.suite.suite_file import load_suite, write_suite_file
+from harness.tune import tuned_suite
+from harness.tune.study import Curve, Tried, asha_rungs, at, choose, studies_at, success
 
 
 def chosen(found: list[Any]) -> dict[str, Any]:
     return {each.subject.method.name: (each.chosen.tried.point, each.chosen.study) for each in found}
 
 
-@pytest.mark.parametrize("sampler", ["random", "qmc", "tpe"])
+@pytest.mark.parametrize("sampler", tiered(["random", "qmc", "tpe"], ["tpe"]))
 def test_a_search_that_was_killed_at_random_ends_as_one_that_was_not(sampler: str, tmp_path: Path) -> None:
     of = suite(sampler=sampler, studies=2, budget={"trials": 5})
     whole = Machine()

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from harness.files import write_whole
 from harness.gpus import why_unusable
-from harness.suite.text import write_whole
 from tools.gpu import page
 from tools.gpu.evidence import Evidence, Setting
 from tools.gpu.goals import summary

@@ -22,14 +22,14 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.suite.text import write_whole
+from harness.files import write_whole
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 64_000_000  # bytes of the folder
 # What running trials and their tests imports (found by looking at the modules of a run's processes), but for torch and
 # numpy with what these need. fastparquet writes the epochs where the machine has no pyarrow (55 MB).
 PACKAGES = (
-    *("numba", "llvmlite", "threadpoolctl", "psutil", "nvidia-ml-py", "lazy_loader", "packaging", "pymetis"),
+    *("numba", "llvmlite", "threadpoolctl", "psutil", "nvidia-ml-py", "packaging", "pymetis"),
     *("pydantic", "pydantic_core", "annotated-types", "typing-inspection", "typing_extensions", "ruamel.yaml"),
     *("typer", "rich", "markdown-it-py", "mdurl", "pygments", "shellingham", "annotated-doc", "click"),
     *("pandas", "python-dateutil", "six", "fastparquet", "cramjam", "fsspec"),

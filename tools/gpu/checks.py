@@ -14,7 +14,7 @@ Record = Mapping[str, Any]
 Bounds = tuple[float, float]
 
 # What docs and tests claim: parts add up (docs/measurements.md), the model beside what was measured
-# (harness/launch/memory.py), the counter of energy beside the mean power (tests/gpu/test_meters.py).
+# (harness/launch/planner.py), the counter of energy beside the mean power (tests/gpu/test_meters.py).
 RESIDUE: Bounds = (0.0, 0.02)
 MODEL: Bounds = (0.5, 1.4)
 # Of a batch the model knows bounds alone, as if no two draws met: of 1024 targets with fan-outs of 25 and 10 on

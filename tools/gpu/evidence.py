@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from harness.files import write_whole
 from harness.results.environment import checkout
-from harness.suite.text import write_whole
 
 State = Literal["ok", "failed", "skipped", "left"]
 """How a step's turn ended; `left`: a later call goes on with it; `skipped`: it needs what is not here."""

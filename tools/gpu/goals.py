@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.models.architecture import Architecture, eq3_values
-from harness.models.layer import BlockSize
-from harness.models.spec import ModelSpec
+from harness.models.layer import BlockSize, ModelSpec
 from tools.gpu.evidence import Evidence
 from tools.gpu.steps import STEPS
 

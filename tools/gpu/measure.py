@@ -25,9 +25,8 @@ from harness.errors import UserError
 from harness.graph.csr import CSR, Topology
 from harness.graph.spmm import ENGINES, choose_engine
 from harness.results.environment import collect
-from harness.sampling.graph_on_device import GraphOnDevice
-from harness.sampling.neighbours_on_device import sample_on_device
-from harness.sampling.sample import Tables
+from harness.sampling.neighbours import sample_on_device
+from harness.sampling.sample import GraphOnDevice, Tables
 
 ROUNDS = 15
 LONGEST_S = 5.0  # so much is measured of work whose rounds take longer: a median of few long ones is as good

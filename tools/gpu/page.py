@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.suite.text import write_whole
+from harness.files import write_whole
 
 DOCS = Path(__file__).parents[2] / "docs"
 HEAD = """# On a GPU

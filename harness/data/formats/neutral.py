@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.data.catalog import DatasetInfo, with_normalize
-from harness.data.formats.files import MAX_WIDTH, Npz, as_labels, dense_chunks, open_npy, spool_features
+from harness.data.formats import MAX_WIDTH, Npz, as_labels, dense_chunks, open_npy, spool_features
 from harness.data.graph import Array, GraphData, index_dtype
-from harness.data.store import npy_writer
+from harness.data.prepared import npy_writer
 from harness.deferred import numpy as np
 from harness.errors import DataError
 

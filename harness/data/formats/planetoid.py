@@ -22,7 +22,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from harness.data.catalog import NUMBER, Bounds
-from harness.data.formats.files import as_labels, csr, dense_chunks, mask, reading, spool_features
+from harness.data.formats import as_labels, csr, dense_chunks, mask, reading, spool_features
 from harness.data.graph import Array, GraphData
 from harness.errors import DataError
 from harness.files import SMALL, read_bytes

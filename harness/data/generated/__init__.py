@@ -107,7 +107,7 @@ def _feature_rows(shape: tuple[int, int], work: Path | None) -> NDArray[np.float
 def class_labels(rng: np.random.Generator, community: Ints, classes: int, flipped: float) -> Ints:
     """int64 [N]: the community, but for the share `flipped` of nodes another class drawn uniformly.
 
-    Nothing in the graph or the features tells a flipped label, so 1 - `flipped` bounds the accuracy.
+    Neither graph nor features show a flipped label, so 1 - `flipped` bounds the accuracy.
     """
     shift = rng.integers(1, classes, community.size) if classes > 1 else 0
     return np.where(rng.random(community.size) < flipped, (community + shift) % classes, community)

@@ -41,7 +41,7 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     """Return the graph: symmetric, node numbers shuffled, a random split.
 
     Made to scale, not to be learnt: an R-MAT graph has no communities, so labels are drawn without regard
-    to the edges and only the features tell them (a GNN does no better than an MLP); at noise 10 next to
+    to the edges and only the features follow them (a GNN does no better than an MLP); at noise 10 next to
     nothing. An edge is an entry in the rows of both of its ends; edges drawn twice and
     loops are dropped, so the mean degree is below 2 * edge_factor, the more so the smaller the graph. Many
     nodes are isolated (18 % at the defaults, 29 % at scale 16), as in every R-MAT graph.

@@ -21,7 +21,7 @@ LABEL_RATE, LABEL_STRAYS = 0.4, 0.002  # a user's chance to be in a label group 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a twin imitates beside the published counts.
+    """Properties that a twin imitates besides the published counts.
 
     `degrees`, `parameter`: degree distribution, see `generated.degree_weights`; `homophily`: share of edges
     whose ends have one label (multi-label: come from one community); `split`: train, val, test shares, the
@@ -89,8 +89,8 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
 
     YouTube's twin has users in groups, rather those of many links than of few; each group is at home in one
     community. A user is in about 0.8 of the label groups of its community and, at random, in 0.13 of the
-    others; for the features see `group_features`. So few memberships tell a user's community badly, and its
-    neighbours' tell it better. Groups are labels or features, never both.
+    others; for the features see `group_features`. So few memberships show a user's community badly, and its
+    neighbours' show it better. Groups are labels or features, never both.
     """
     s, real, shape = _settings(options)
     nodes, degree = _size(s, real)
@@ -147,7 +147,6 @@ def _settings(options: Mapping[str, Any]) -> tuple[TwinSettings, DatasetInfo, Sh
 
 
 def _size(s: TwinSettings, real: DatasetInfo) -> tuple[int, float]:
-    """Nodes and mean degree; the rule is in `make`."""
     nodes, degree = round(real.nodes * s.scale), real.edges / real.nodes
     if s.scale < 1:
         degree = min(degree, max(degree * math.sqrt(s.scale), SPARSE), nodes / (1.5 * real.classes))

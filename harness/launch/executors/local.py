@@ -11,12 +11,11 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.launch.executors.submission import Arrivals, Quietly, Submission
-from harness.launch.inputs import cores
-from harness.launch.memory import Capacity, capacity, total
-from harness.launch.planner import plan
-from harness.launch.progress import TrialProgress
+from harness.launch.hardware import Capacity, capacity, cores
+from harness.launch.planner import plan, total
+from harness.launch.runner import TrialProgress
 from harness.launch.runner_process import INTERRUPTED, USAGE, start_runner, stop_runner
-from harness.launch.seats import needs_quiet
+from harness.launch.slots import needs_quiet
 from harness.suite.schema import TrialConfig
 
 RANK_BYTES = 2**29  # of a rank, beside what the memory model counts: interpreter and libraries
@@ -49,7 +48,7 @@ def _by_memory(submission: Submission, trials: Sequence[TrialConfig], has: Capac
     """Return how many of the largest trial's kind fit the machine's memory."""
     planned = plan(trials, submission.store, submission.options)
     needed = max(
-        sum(map(total, each.memory.high)) * (each.trial.device == "cpu") + RANK_BYTES * each.trial.partition.parts
+        sum(map(total, each.memory)) * (each.trial.device == "cpu") + RANK_BYTES * each.trial.partition.parts
         for each in planned
     )
     return int(has.machine // needed)

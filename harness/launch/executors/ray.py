@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
 from harness.launch.executors.submission import Arrivals, Need, Quietly, Submission
-from harness.launch.memory import Capacity
-from harness.launch.progress import TrialProgress
+from harness.launch.hardware import Capacity
+from harness.launch.runner import TrialProgress
 from harness.launch.runner_process import INTERRUPTED, USAGE, NodeEnd, NodeJob, endpoint, run_on_node
 from harness.runtime.channel import VARIABLE
 from harness.suite.schema import TrialConfig

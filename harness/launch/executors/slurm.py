@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError, nearest
 from harness.launch.executors.submission import Arrivals, Need, Quietly, Submission
-from harness.launch.memory import Capacity
-from harness.launch.progress import TrialProgress
-from harness.launch.runner import exit_code
+from harness.launch.hardware import Capacity
+from harness.launch.runner import TrialProgress, exit_code
 from harness.launch.runner_process import FAILED, INTERRUPTED, OK, RunnerJob
 from harness.runtime.channel import write_secret
 from harness.suite.schema import TrialConfig

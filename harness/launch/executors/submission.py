@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import UserError
-from harness.launch.options import RunOptions
-from harness.launch.process import blocks
-from harness.launch.progress import TrialProgress
-from harness.launch.runner import exit_code, request_of
+from harness.launch.hardware import blocks
+from harness.launch.runner import TrialProgress, exit_code, request_of
 from harness.launch.runner_process import FAILED
-from harness.launch.seats import needs_quiet
+from harness.launch.slots import RunOptions, needs_quiet
 from harness.results.record import Record
 from harness.results.record_store import ResultStore, read_at, records_under
 from harness.suite.schema import Suite, TrialConfig

@@ -1,6 +1,6 @@
 // Charts, drawn from the trials in the page by what is chosen. Where this does not run their pictures stay.
 
-const told = JSON.parse(document.getElementById("trials").textContent);
+const embedded = JSON.parse(document.getElementById("trials").textContent);
 const chosen = { x: "", y: "", parts: "", logx: "", logy: "", curve: "" }; // "": as each chart has it
 const charts = [];
 
@@ -93,7 +93,7 @@ function meansOf(rows) {
   });
 }
 
-// Whom no other beats in one of the two without losing in the other; nobody where a metric has no better side.
+// The means that no other surpasses in one of the two without losing in the other; none where a metric has no better side.
 function markFront(means, better) {
   if (!better.x || !better.y) return [];
   const sign = { x: better.x === "more" ? 1 : -1, y: better.y === "more" ? 1 : -1 };
@@ -174,7 +174,7 @@ function tip(box, event, datum, own, x, y) {
   return say(box, event, lines);
 }
 
-// Text beside the pointer; none hides it.
+// Text next to the pointer; none hides it.
 function say(box, event, lines) {
   box.hidden = !lines;
   if (!lines) return;
@@ -221,7 +221,7 @@ async function draw(chart) {
   plot.setAttribute("aria-label", said.textContent);
 }
 
-// A view of a specification; `point` is told what the pointer is at, nothing where it leaves.
+// A view of a specification; `point` is called with the item under the pointer, or nothing.
 function makeView(spec, container, point) {
   const view = new vegaKit.View(vegaKit.parse(vegaKit.compile(spec).spec, null, { ast: true }),
     { expr: vegaKit.expressionInterpreter, renderer: "svg", container, hover: true, logLevel: 1 });
@@ -291,7 +291,7 @@ function showControls() {
 
 function makeChart(figure) {
   const curves = "curvesOf" in figure.dataset, anchor = figure.dataset.curvesOf || figure.dataset.chartOf;
-  const own = told.find((each) => each.anchor === anchor);
+  const own = embedded.find((each) => each.anchor === anchor);
   if (!own || (curves ? !own.curves.some(([at]) => at.length) : !own.across || !own.up)) return;
   const controls = document.createElement("div"), plot = document.createElement("div");
   const box = document.createElement("div"), said = document.createElement("p");

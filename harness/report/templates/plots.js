@@ -1,8 +1,8 @@
-// Figures, drawn from the data beside them when they come near the window, of what the filters leave.
+// Figures, drawn from the data next to them when they come near the window, of what the filters leave.
 
 const plots = [];
-const NARROWEST = { plane: 290, bars: 560, stack: 480, cells: 180 }; // pixels of a panel beside others
-const NAMES = 230; // pixels of names beside stacks
+const NARROWEST = { plane: 290, bars: 560, stack: 480, cells: 180 }; // pixels of a panel next to others
+const NAMES = 230; // pixels of names next to stacks
 const BAND = 0.14, FAINT = 0.12;
 const OUTLINES = { circle: "M-1,0A1,1,0,1,1,1,0A1,1,0,1,1,-1,0Z", square: "M-1,-1H1V1H-1Z", diamond: "M0,-1.3L1,0L0,1.3L-1,0Z",
   cross: "M-1,-.4H-.4V-1H.4V-.4H1V.4H.4V1H-.4V.4H-1Z", "triangle-up": "M0,-1L1,1H-1Z", "triangle-down": "M0,1L1,-1H-1Z",
@@ -10,26 +10,25 @@ const OUTLINES = { circle: "M-1,0A1,1,0,1,1,1,0A1,1,0,1,1,-1,0Z", square: "M-1,-
 
 // --- what is left
 
-const NOBODY = { label: "", method: "" };
-const seriesOf = (own, mark) => (mark.of === undefined ? NOBODY : own.series[mark.of]);
 const partsText = (parts) => (parts === undefined || parts === null ? "" : String(parts));
 
-// A mark without the points of variants that are hidden; nothing where it is.
-function markLeft(own, mark) {
-  const { label, method } = seriesOf(own, mark);
-  if (hidden({ method, series: label, parts: partsText(mark.parts) }) || off.network.has(mark.network)) return null;
-  if (!mark.who || !mark.who.some((each) => off.series.has(each))) return mark;
-  const kept = mark.who.map((_, i) => i).filter((i) => !off.series.has(mark.who[i])), left = { ...mark };
-  for (const key of ["x", "y", "low", "high", "seeds", "who"]) if (mark[key]) left[key] = kept.map((i) => mark[key][i]);
-  return kept.length ? left : null;
+// A layer's rows: its columns, of which one value may stand for all.
+function rowsIn(own, { kind, band, bare, count, columns }, layer) {
+  return Array.from({ length: count }, (_, i) => {
+    const row = { kind, band: Boolean(band), bare, layer, x: null, y: null, low: null, high: null };
+    for (const [name, values] of Object.entries(columns)) row[name] = Array.isArray(values) ? values[i] : values;
+    const { label, method } = own.series[row.series];
+    return { ...row, series: label, method, key: label, look: own.styles[row.style], line: `${layer} ${label} ${row.style} ${row.network}` };
+  });
 }
 
-// A panel with the marks that are left; nothing where none of anybody's is.
+// A panel with the rows that are left; nothing where none is.
 function panelLeft(own, panel) {
   if (hidden({ parts: partsText(panel.parts) })) return null;
-  const marks = panel.marks.map((each) => markLeft(own, each)).filter(Boolean);
-  const named = (all) => all.some((each) => each.of !== undefined);
-  return named(panel.marks) && !named(marks) ? null : { ...panel, marks, whole: panel };
+  panel.all ||= panel.layers.flatMap((layer, place) => rowsIn(own, layer, place));
+  const rows = panel.all.filter(({ method, series, parts, network, who }) =>
+    !hidden({ method, series, parts: partsText(parts) }) && !off.network.has(network) && !off.series.has(who));
+  return panel.all.length && !rows.length ? null : { ...panel, rows, names: [...new Set(rows.map((row) => row.series))], whole: panel };
 }
 
 // --- axes
@@ -37,8 +36,8 @@ function panelLeft(own, panel) {
 const present = (values) => (values || []).filter((each) => each !== undefined && each !== null);
 
 function valuesAlong(panel, name) {
-  const along = name === "x" ? ["x"] : ["y", "low", "high"];
-  return panel.marks.flatMap((mark) => along.flatMap((key) => present(mark[key])));
+  const along = name === "x" ? ["x", "x2"] : ["y", "low", "high"];
+  return [...panel.rows.flatMap((row) => present(along.map((key) => row[key]))), ...(panel.guides || []).flatMap((guide) => guide[name] || [])];
 }
 
 // Where an axis begins and ends for all that panels show on it.
@@ -81,39 +80,31 @@ function lookOf(style, dark) {
   return { colour: dark ? style.dark : style.colour, dash: style.dash || [], shape: style.shape || "circle" };
 }
 
-// What a point's box says beside its axes.
-const toldOf = (own, mark, i) => ({ series: seriesOf(own, mark).label, who: mark.who?.[i], parts: mark.parts, network: mark.network, seeds: mark.seeds?.[i] });
-
-// Points that no other beats, less being better across and more up.
+// Points that no other surpasses, less being better across and more up.
 function frontOf(points) {
   const beaten = (own) => points.some((each) => each.x <= own.x && each.y >= own.y && (each.x < own.x || each.y > own.y));
   return points.filter((each) => !beaten(each)).sort((a, b) => a.x - b.x || a.y - b.y);
 }
 
 function planeRows(own, panel, dark) {
-  const rows = [], { log } = panel.x, logY = panel.y.log;
-  panel.marks.forEach((mark, line) => {
-    const base = { line, kind: mark.kind, key: seriesOf(own, mark).label, ...lookOf(mark.style, dark) };
-    const count = Math.max(mark.x?.length || 0, mark.y?.length || 0), every = Math.max(1, Math.floor(count / 12));
-    if (mark.kind === "front" || mark.kind === "bins") return;
-    for (let i = 0; i < count; i += 1) {
-      const [x, y] = [mark.x?.[i] ?? null, mark.y?.[i] ?? null];
-      if ((log && x !== null && x <= 0) || (logY && y !== null && y <= 0) || (x === null && y === null)) continue;
-      const low = mark.low?.[i] ?? null, high = mark.high?.[i] ?? null;
-      const whole = mark.kind === "line" || mark.kind === "steps";
-      rows.push({ ...base, ...toldOf(own, mark, i), i, x, y, low: logY && low !== null && low <= 0 ? y : low, high, band: Boolean(mark.band),
-        hit: mark.of !== undefined && mark.kind !== "across" && mark.kind !== "up",
-        seen: mark.kind === "points" || (whole && !mark.bare && i % every === 0), filled: true });
-    }
-  });
-  for (const mark of panel.marks.filter((each) => each.kind === "bins")) {
-    mark.y.forEach((y, i) => rows.push({ kind: "bin", key: seriesOf(own, mark).label, ...lookOf(mark.style, dark), x: mark.x[i], x2: mark.x[i + 1], y }));
+  const rows = [], counts = new Map(), log = { x: panel.x.log, y: panel.y.log };
+  const out = (name, value) => value !== null && log[name] && value <= 0;
+  for (const { line } of panel.rows) counts.set(line, { all: (counts.get(line)?.all || 0) + 1, next: 0 });
+  for (const row of panel.rows) {
+    const { kind, x, y, low } = row, count = counts.get(row.line), i = count.next;
+    count.next += 1;
+    if (out("x", x) || out("y", y) || (x === null && y === null)) continue;
+    const whole = kind === "line" || kind === "steps", every = Math.max(1, Math.floor(count.all / 12));
+    rows.push({ ...row, ...lookOf(row.look, dark), i, low: log.y && low !== null && low <= 0 ? y : low,
+      hit: !["across", "up", "hist"].includes(kind), seen: kind === "points" || (whole && !row.bare && i % every === 0), filled: true });
   }
-  const front = panel.marks.find((each) => each.kind === "front");
-  if (front) {
+  (panel.guides || []).forEach(({ x, y, style }, place) => (x || y).forEach((_, i) => {
+    rows.push({ kind: x && y ? "line" : x ? "up" : "across", key: "", line: `guide ${place}`, i, x: x ? x[i] : null, y: y ? y[i] : null, low: null, high: null, ...lookOf(style, dark) });
+  }));
+  if (panel.front) {
     const points = rows.filter((each) => each.kind === "points"), best = frontOf(points);
     for (const each of points) each.filled = best.includes(each);
-    best.forEach(({ x, y }, i) => rows.push({ kind: "front", key: "front", i, x, y, ...lookOf(front.style, dark) }));
+    best.forEach(({ x, y }, i) => rows.push({ kind: "front", key: "front", line: "front", i, x, y, low: null, high: null, ...lookOf(panel.front, dark) }));
   }
   return rows;
 }
@@ -126,7 +117,7 @@ function planeLayers(x, y) {
   return [
     { transform: only("datum.band"), mark: { type: "area", clip: true },
       encoding: { x, y: { ...y, field: "low" }, y2: { field: "high" }, fill: literal("colour"), detail: { field: "line" }, order: { field: "i" }, opacity: bright(BAND) } },
-    { transform: only("datum.kind === 'bin'"), mark: { type: "rect", clip: true, stroke: null },
+    { transform: only("datum.kind === 'hist'"), mark: { type: "rect", clip: true, stroke: null },
       encoding: { x, x2: { field: "x2" }, y, y2: { datum: 0 }, fill: literal("colour"), opacity: bright(1) } },
     rule("datum.kind === 'across'", { y }), rule("datum.kind === 'up'", { x }),
     line("datum.kind === 'front'", { interpolate: "step-after", strokeWidth: 1 }),
@@ -145,18 +136,16 @@ function planeLayers(x, y) {
 
 // A group of bars where each shown number of parts stands, as wide as the most that stand together need.
 function barRows(own, panel, dark) {
-  const left = panel.groups.map(([name, parts], place) => ({ name, parts, bars: panel.marks.filter((each) => each.kind === "bar" && each.x[0] === place) }));
-  const groups = left.filter((each) => each.bars.length && !hidden({ parts: partsText(each.parts) })), rows = [];
-  const most = Math.max(1, ...groups.map((each) => each.bars.length)), few = groups.length <= 4 && panel.parts === undefined;
-  const slot = few ? Math.min(0.84 / most, 0.21) : 0.84 / most;
-  groups.forEach((group, place) => group.bars.forEach((mark, i) => {
-    const start = place - (slot * group.bars.length) / 2 + i * slot, look = lookOf(mark.style, dark);
-    const [y, low, high] = [mark.y?.[0] ?? null, mark.low?.[0] ?? null, mark.high?.[0] ?? null];
-    rows.push({ kind: y === null ? "none" : "bar", key: seriesOf(own, mark).label, ...look, ...toldOf(own, mark, 0), group: group.name,
-      start: start + 0.04 * slot, end: start + 0.96 * slot, middle: start + slot / 2, y, low, high, second: isSecond(own, look, dark) });
+  const groups = [...new Set(panel.rows.map((row) => row.x))].sort((a, b) => a - b).map((x) => panel.rows.filter((row) => row.x === x)), rows = [];
+  const most = Math.max(1, ...groups.map((each) => each.length)), few = groups.length <= 4 && panel.parts === undefined;
+  const slot = few ? Math.min(0.84 / most, 0.21) : 0.84 / most, names = groups.map(([{ x }]) => `${panel.prefix || ""}${x}`);
+  groups.forEach((group, place) => group.forEach((row, i) => {
+    const start = place - (slot * group.length) / 2 + i * slot, look = lookOf(row.look, dark);
+    rows.push({ ...row, ...look, kind: row.y === null ? "none" : "bar", group: names[place],
+      start: start + 0.04 * slot, end: start + 0.96 * slot, middle: start + slot / 2, second: isSecond(own, look, dark) });
   }));
-  for (const mark of panel.marks.filter((each) => each.kind === "across")) rows.push({ kind: "base", key: "", y: mark.y[0], ...lookOf(mark.style, dark) });
-  return { rows, names: groups.map((each) => each.name) };
+  for (const { y, style } of panel.guides || []) rows.push({ kind: "base", key: "", y: y[0], ...lookOf(style, dark) });
+  return { rows, names };
 }
 
 function barLayers(y, names, title, soft) {
@@ -176,22 +165,22 @@ function barLayers(y, names, title, soft) {
 
 function stackRows(own, panel, dark) {
   const rows = [];
-  panel.marks.forEach((mark, place) => {
-    const values = mark.x || [], total = values.reduce((sum, each) => sum + each, 0), scale = panel.shares && total ? 100 / total : 1;
+  panel.names.forEach((series, place) => {
+    const pieces = panel.rows.filter((row) => row.series === series && row.x !== null), total = pieces.reduce((sum, row) => sum + row.x, 0);
+    const scale = panel.shares && total ? 100 / total : 1;
     let end = 0;
-    values.forEach((value, i) => {
-      const [start, key] = [end, mark.component[i]];
-      end += value * scale;
-      rows.push({ kind: "piece", key, ...toldOf(own, mark, 0), component: key, value, share: total ? (100 * value) / total : 0, start, end, top: place - 0.37, bottom: place + 0.37,
-        colour: own.components[key][dark ? 1 : 0] });
-    });
-    const text = mark.value ? written(mark.value[0]) : "n/a";
-    if (!panel.shares || !mark.value) rows.push({ kind: "total", key: "", end, middle: place, text });
+    for (const row of pieces) {
+      const start = end;
+      end += row.x * scale;
+      rows.push({ ...row, kind: "piece", key: row.component, value: row.x, share: total ? (100 * row.x) / total : 0, start, end, top: place - 0.37, bottom: place + 0.37,
+        colour: own.components[row.component][dark ? 1 : 0] });
+    }
+    if (!panel.shares || !pieces.length) rows.push({ kind: "total", key: "", end, middle: place, text: pieces.length ? written(total) : "n/a" });
   });
   return rows;
 }
 
-// A name in lines of so many letters; of a long one the end stays, which often tells it from others.
+// A name in lines of so many letters; of a long one the end stays, which often distinguishes it from others.
 function wrapped(name, letters) {
   const lines = [""];
   for (const word of name.split(" ")) {
@@ -225,9 +214,9 @@ function shade(scale, value) {
 }
 
 function cellRows(own, panel, soft) {
-  return panel.marks.flatMap((mark) => mark.value.map((value, i) => ({ kind: value ? "cell" : "nothing", key: seriesOf(own, mark).label, ...toldOf(own, mark, 0),
-    from: mark.y[i], to: mark.x[i], value, x: mark.x[i], y: mark.y[i], left: mark.x[i] - 0.5, right: mark.x[i] + 0.5, top: mark.y[i] - 0.5, bottom: mark.y[i] + 0.5,
-    text: value.toLocaleString("en", { maximumSignificantDigits: 2 }), ...(value ? shade(own.colour, value) : { colour: "transparent", ink: soft }) })));
+  return panel.rows.map((row) => ({ ...row, kind: row.value ? "cell" : "nothing", from: row.y, to: row.x,
+    left: row.x - 0.5, right: row.x + 0.5, top: row.y - 0.5, bottom: row.y + 0.5,
+    text: row.value.toLocaleString("en", { maximumSignificantDigits: 2 }), ...(row.value ? shade(own.colour, row.value) : { colour: "transparent", ink: soft }) }));
 }
 
 function cellLayers(panel) {
@@ -252,13 +241,11 @@ function panelSpec(own, panel, domains, size, theme) {
     const bars = barRows(own, panel, dark);
     rows = bars.rows;
     names.across = Object.fromEntries(bars.names.map((name, i) => [i, name]));
-    const said = panel.groups.some(([name]) => name.startsWith("P = "));
-    layer = barLayers(axis("y"), bars.names, said ? null : panel.x.title, soft);
+    layer = barLayers(axis("y"), bars.names, panel.prefix ? null : panel.x.title, soft);
   } else if (panel.kind === "stack") {
     rows = stackRows(own, panel, dark);
-    const series = panel.marks.map((each) => seriesOf(own, each).label);
-    names.up = Object.fromEntries(series.map((name, i) => [i, wrapped(name, NAMES / 7.5)]));
-    layer = stackLayers(rows, panel, series, ink);
+    names.up = Object.fromEntries(panel.names.map((name, i) => [i, wrapped(name, NAMES / 7.5)]));
+    layer = stackLayers(rows, panel, panel.names, ink);
   } else if (panel.kind === "cells") {
     rows = cellRows(own, panel, soft);
     layer = cellLayers(panel);
@@ -279,14 +266,14 @@ function linesOf(own, panel, datum) {
     lines.push(`${datum.component}: ${written(datum.value)}, ${written(datum.share)} % of the bar`, plain(first.x));
   } else if (datum.kind === "cell" || datum.kind === "nothing") {
     lines.push(`rank ${datum.from} to rank ${datum.to}: ${datum.value ? written(datum.value) : "nothing"}`, own.colour.title);
-  } else if (datum.kind === "bin") {
+  } else if (datum.kind === "hist") {
     lines.splice(0, lines.length, `${written(datum.x)} to ${written(datum.x2)}: ${datum.y}`, plain(panel.y));
   } else {
     if (panel.kind === "plane" && datum.x !== null) {
       const named = (panel.x.ticks || []).find(([place]) => place === datum.x);
       lines.push(`${plain(panel.x)}: ${named ? named[1].replace("\n", " ") : written(datum.x)}`);
     }
-    if (panel.kind === "bars" && !/^P = /.test(datum.group)) lines.push(`${plain(panel.x)} ${datum.group}`);
+    if (panel.kind === "bars" && !panel.prefix) lines.push(`${plain(panel.x)} ${datum.group}`);
     lines.push(`${plain(panel.y)}: ${datum.y === null ? "n/a" : written(datum.y)}${interval(datum)}`);
   }
   if (datum.seeds) lines.push(datum.seeds > 1 ? `mean of ${datum.seeds} seeds` : "one seed");
@@ -300,8 +287,8 @@ function interval({ y, low, high }) {
 }
 
 function sizeOf(plot, panel, place) {
-  const wide = place.clientWidth, count = panel.marks.length, alone = plot.shown.length === 1;
-  const longest = Math.max(1, ...panel.marks.map((mark) => wrapped(seriesOf(plot.own, mark).label, NAMES / 7.5).length));
+  const wide = place.clientWidth, count = panel.names.length, alone = plot.shown.length === 1;
+  const longest = Math.max(1, ...panel.names.map((name) => wrapped(name, NAMES / 7.5).length));
   const heights = { plane: alone ? 330 : 260, bars: 250, stack: 56 + (6 + 14 * longest) * Math.max(count, 2), cells: Math.min(wide, 300) };
   return { width: panel.kind === "cells" ? Math.min(wide, 300) : wide, height: heights[panel.kind] };
 }
@@ -360,7 +347,7 @@ function outside(element) {
   return Math.max(0, top - window.innerHeight, -bottom);
 }
 
-// Panels beside one another as far as there is room, as many in each line.
+// Panels side by side as far as there is room, as many in each line.
 function makeRow(row, room, heldOf) {
   const holder = document.createElement("div"), fit = Math.max(1, Math.floor(room / NARROWEST[row[0].kind]));
   const lines = Math.ceil(row.length / fit), columns = row[0].kind === "cells" ? fit : Math.ceil(row.length / lines);
@@ -394,11 +381,10 @@ function swatchOf(own, entry, dark) {
 
 function drawLegend(plot, dark) {
   const { own, legend } = plot, there = new Set(plot.points.map((each) => each.key));
-  const keyOf = (entry) => (entry.of === undefined ? entry.label : own.series[entry.of].label);
-  const left = own.entries.filter((each) => there.has(keyOf(each)) || (each.of === undefined && !(each.label in own.components)));
+  const left = own.entries.filter((each) => there.has(each.label) || !(each.series || each.label in own.components));
   legend.replaceChildren(...(own.colour ? [gradient(own.colour)] : left.map((entry) => {
     const text = Object.assign(document.createElement("span"), { textContent: entry.label });
-    const key = keyOf(entry), holder = document.createElement(there.has(key) ? "button" : "span");
+    const key = entry.label, holder = document.createElement(there.has(key) ? "button" : "span");
     if (holder.type) {
       holder.type = "button";
       holder.setAttribute("aria-pressed", String(plot.picked.has(key)));

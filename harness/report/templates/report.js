@@ -21,7 +21,6 @@ function show() {
   all("figure.table").forEach(showTable);
   all("figure.table[data-profile]").forEach(weigh);
   all("figure.table.ranked").forEach(judge);
-  all("figure.drawn").forEach(showFigure);
   all(".summary").forEach((each) => each.classList.toggle("bare", !each.querySelector("li:not(.off)")));
   const some = Object.values(off).some((values) => values.size);
   document.getElementById("reset").hidden = !some;
@@ -120,23 +119,18 @@ function rankByText(cells) {
   cells.forEach((cell, i) => { cell.dataset.rank = order.indexOf(texts[i]); });
 }
 
-// How far each is behind the soonest that is shown, who is surely soonest if nobody else may be.
+// How far each is behind the fastest that is shown, and whether all others are significantly behind.
 function sayBehind(cells) {
-  const first = Math.min(...ranked(cells).map(rankOf)), told = new Map();
-  for (const cell of cells) told.set(cell, JSON.parse(cell.dataset.against)[first] || ["", ""]);
-  const others = cells.filter((cell) => cell.dataset.rank !== String(first) && told.get(cell)[0]);
-  const sure = others.length && others.every((cell) => !told.get(cell)[1]);
-  for (const [cell, [text, note]] of told) {
-    const own = cell.dataset.rank === String(first) ? (sure ? "soonest" : "soonest, not surely") : text;
+  const first = Math.min(...ranked(cells).map(rankOf)), texts = new Map();
+  for (const cell of cells) texts.set(cell, JSON.parse(cell.dataset.against)[first] || ["", ""]);
+  const others = cells.filter((cell) => cell.dataset.rank !== String(first) && texts.get(cell)[0]);
+  const sure = others.length && others.every((cell) => !texts.get(cell)[1]);
+  for (const [cell, [text, note]] of texts) {
+    const own = cell.dataset.rank === String(first) ? (sure ? "fastest" : "fastest, not significantly") : text;
     textOf(cell).textContent = own;
     const small = cell.querySelector("small") || cell.insertBefore(document.createElement("small"), cell.firstChild);
     small.textContent = note ? `${note} ` : "";
   }
-}
-
-function showFigure(figure) {
-  const marks = all(".mark", figure).filter((each) => each.dataset.method);
-  figure.classList.toggle("empty", marks.length > 0 && marks.every((each) => each.closest(".off")));
 }
 
 // --- sorting

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from harness.errors import UserError
 from harness.registry import Registered, Registry
-from harness.report.plot import Picture, Plot
+from harness.report.figure import Figure, Picture
 from harness.report.sections import Section
-from harness.report.sweeps import Networks, Swept
-from harness.report.table import Cell, Group, Table, by_parts, metrics_table
-from harness.report.values import Values
-from harness.report.variants import Variant
-from harness.report.workloads import Workloads
+from harness.report.sweeps import Networks, Swept, Workloads
+from harness.report.table import Table, metrics_table
 
 Kind = Literal["section", "sweep", "networks", "workloads"]
 
@@ -24,18 +22,18 @@ class ReportView(Registered, ABC):
     """A heading of a report: a question, and the table and the figure that answer it.
 
     Each section of a report makes one object of it. A view without a table and a figure is left out there.
-    The table shows `columns`, unless a view says more in `table`.
+    The table shows `columns`, unless a view overrides `table`.
 
     Attributes:
-        title: the heading.
-        question: that it answers, for docs/views.md.
-        place: views stand in rising order of it; those of plugins last.
-        of: what it is about: a section's trials, a setting that was swept, networks, or several data sets' trials.
-        first: it stands before everything else: it is the answer that a reader came for.
-        chart: the page draws its trials in the place of the figure, by what its reader chooses.
-        anchor: how addresses and files call it; the default is the name.
+        title: heading.
+        question: question that it answers, for docs/views.md.
+        place: position; views come in rising order, those of plugins last.
+        of: subject: a section's trials, a setting that was swept, networks, or several data sets' trials.
+        first: whether it comes before everything else, as the answer that a reader came for.
+        chart: whether the page draws its trials in place of the figure, by what its reader chooses.
+        anchor: its name in addresses and files; default: the name.
         columns: metrics of the table, columns of `load_results`.
-        caption: of that table: the rule by which its values are computed.
+        caption: caption of that table: the rule by which its values are computed.
         shows: metrics of methods' own that it shows, `*` for any; `own-metrics` has all the others.
     """
 
@@ -62,20 +60,20 @@ class ReportView(Registered, ABC):
         return self.title
 
     def table(self) -> Table | None:
-        """Return the table; None where no trial tells what it needs."""
+        """Return the table; None where no trial has what it needs."""
         if not self.columns:
             return None
         return metrics_table(self.section, self.columns, self.title, self.caption, sparse=True)
 
-    def figure(self) -> Plot | Picture | None:
-        """Return the figure; None where no trial tells what it needs.
+    def figure(self) -> Figure | Any:
+        """Return the figure; None where no trial has what it needs.
 
-        A `Plot` is drawn by the page and for print; a `Picture`, of `harness.report.drawing`, is shown as it is.
+        The page and print draw a `Figure`; a figure of matplotlib, or of a library on top of it, is shown as an image.
         """
         return None
 
     def details(self) -> Mapping[str, Table | None]:
-        """Return further tables, which stand below the figure, by name."""
+        """Return further tables, which follow the figure, by name."""
         return {}
 
     @classmethod
@@ -90,25 +88,8 @@ class ReportView(Registered, ABC):
 VIEWS: Registry[type[ReportView]] = Registry(ReportView, "harness.report.views")
 
 
-def variants_table(
-    section: Section,
-    title: str,
-    caption: str,
-    heads: Sequence[str],
-    cells: Callable[[Variant, int], Sequence[Cell]],
-    among: Container[tuple[Variant, int]],
-    falling: Values | None = None,
-) -> Table | None:
-    """Return a table of a row a variant and number of parts, as `by_parts` has them, of those in `among`; None if none.
-
-    `heads`: of its columns.
-    """
-    rows = by_parts(section, lambda *key: cells(*key) if key in among else (), falling)
-    return Table(title, caption, "Method", (Group("", tuple(heads)),), rows) if rows else None
-
-
 class SweptView(ReportView):
-    """A view of trials that differ in a setting, such as threads or layers, too."""
+    """A view of trials that also differ in a setting, such as threads or layers."""
 
     of = "sweep"
 
@@ -128,7 +109,7 @@ class NetworksView(ReportView):
 
 
 class WorkloadsView(ReportView):
-    """A view of the trials on several data sets, in each of which methods reach for a target."""
+    """A view of the trials on several data sets, each with a target that methods are to reach."""
 
     of = "workloads"
 
@@ -139,21 +120,17 @@ class WorkloadsView(ReportView):
 
 @dataclass(frozen=True)
 class ShownView:
-    """What a view shows of a section; `failure` says in one line why a plugin's view shows nothing.
-
-    `first`: it stands before everything else; `question`: what it answers; `redraw`: draws a `Picture` again.
-    """
+    """What a view shows of a section; `failure`: why a plugin's view shows nothing, in one line."""
 
     anchor: str
     title: str
     table: Table | None = None
-    picture: Plot | Picture | None = None
+    picture: Figure | Picture | None = None
     more: tuple[Table, ...] = ()
     failure: str = ""
     first: bool = False
     question: str = ""
     chart: bool = False
-    redraw: Callable[[], Plot | Picture | None] = lambda: None
 
 
 Subject = Section | Swept | Networks | Workloads
@@ -169,10 +146,10 @@ def show(view: type[ReportView], subject: Subject, *, own: bool = True) -> Shown
     make: Callable[[Any], ReportView] = view
     try:
         made = make(subject)
-        table, picture = made.table(), _styled(made)
+        table, picture = made.table(), _figure_of(made, anchor)
         more = tuple(each for each in made.details().values() if each)
         if not own:
-            _check(picture, table, more)
+            _check((*([table] if table else []), *more))
     except Exception as error:  # whatever a plugin's view does
         if own:
             raise
@@ -181,33 +158,26 @@ def show(view: type[ReportView], subject: Subject, *, own: bool = True) -> Shown
     if not (table or picture):
         return None
     return ShownView(
-        anchor,
-        made.heading,
-        table,
-        picture,
-        more,
-        first=view.first,
-        question=view.question,
-        chart=view.chart,
-        redraw=made.figure,
+        anchor, made.heading, table, picture, more, first=view.first, question=view.question, chart=view.chart
     )
 
 
-def _styled(view: ReportView) -> Plot | Picture | None:
-    """Return a view's figure, in the style of a page where it is drawn at once."""
-    if type(view).__module__.startswith("harness."):
-        return view.figure()
-    from harness.report.drawing import style  # matplotlib takes half a second
+def _figure_of(view: ReportView, anchor: str) -> Figure | Picture | None:
+    """Return a view's figure; what matplotlib drew is drawn again in the style of each format."""
+    found = view.figure()
+    if found is None or isinstance(found, Figure):
+        return found
+    if not hasattr(found, "savefig"):
+        raise TypeError(f"figure() returns a {type(found).__name__}, not a Figure or a figure of matplotlib")
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close(found)  # it keeps every figure that it has made
+    alt = f"{view.title}, {view.section.title}"
+    return Picture(anchor, view.title, view.caption if view.columns else "", alt, view.figure)
 
-    with style():
-        return view.figure()
 
-
-def _check(picture: object, table: Table | None, more: Sequence[Table]) -> None:
-    """Refuse what cannot be written."""
-    if not (picture is None or isinstance(picture, Plot | Picture)):
-        raise TypeError(f"figure() returns a {type(picture).__name__}, not a Plot or a Picture")
-    for each in (*([table] if table else []), *more):
+def _check(tables: Sequence[Table]) -> None:
+    """Refuse tables that cannot be written."""
+    for each in tables:
         if not isinstance(each, Table):
             raise TypeError(f"a table is a {type(each).__name__}, not a Table")
         if {len(row.cells) for row in each.rows if row.cells} != {len(each.columns)}:

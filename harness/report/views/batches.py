@@ -1,18 +1,19 @@
-"""Nodes that mini-batches read, and how many of them their owners had to send."""
+"""Nodes that mini-batches read: how many, of each layer, and how many of them their owners had to send."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from harness.report.plot import Plot
+from harness.report.figure import Axis, Chart, Figure, Guide, Layer, amount_axis, lines, make_figure
 from harness.report.sections import Section
-from harness.report.table import Cell, Table, missing
-from harness.report.values import Values, values_of
+from harness.report.sweeps import LAYERS
+from harness.report.table import Cell, Key, Table, number_cells, variants_table
+from harness.report.values import Values, numbered, values_of
 from harness.report.variants import Variant
-from harness.report.views import ReportView, variants_table
-from harness.report.views.sampling import full_of, score_against, score_plot
-from harness.results.stats import common_places, fixed, percent, show_value
+from harness.report.views import ReportView, SweptView
+from harness.report.views.sampling import full_of, score_figure
+from harness.results.stats import percent, show_value
 
 
 def communicated(section: Section) -> Values:
@@ -31,30 +32,18 @@ class BatchesView(ReportView):
     shows = ("stat_input_nodes", "stat_remote_nodes", "stat_cached_nodes")
 
     def table(self) -> Table | None:
-        """Nodes read, remote and communicated, by falling communication; None without mini-batch methods."""
+        """Return nodes read, remote and communicated, by falling communication; None without mini-batch methods."""
         section = self.section
         sent = communicated(section)
         inputs, remote, cached = (values_of(section, f"stat_{name}_nodes") for name in ("input", "remote", "cached"))
-        score = values_of(section, "test_at_best_val")
-        trained = values_of(section, "train_nodes_per_s")
-        places = common_places(stat.mean / 1000 for key, stat in trained.items() if key in sent)
-
-        def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-            key = variant, parts
-            base = sent[compared_with(section, sent, variant, parts), parts].mean
-            own = sent[key].mean
-            return [
-                Cell(f"{inputs[key].mean:,.0f}"),
-                Cell(f"{remote[key].mean:,.0f}"),
-                Cell(f"{100 * remote[key].mean / inputs[key].mean:.1f}") if inputs[key].mean else Cell(),
-                Cell(f"{cached[key].mean:,.0f}") if key in cached else Cell(),
-                Cell(f"{own:,.0f}"),
-                Cell(f"{base / own:.2f}" if own else "all" if base else "1.00"),
-                Cell(fixed(trained[key].mean / 1000, places)) if key in trained else Cell(),
-                Cell(percent(score[key])) if key in score else missing(section, variant, parts),
-            ]
-
-        heads = ("Input nodes", "Remote", "Remote (%)", "Cached", "Communicated", "Saved (×)", "Trained (1000/s)")
+        score, trained = values_of(section, "test_at_best_val"), values_of(section, "train_nodes_per_s")
+        rows = sent.keys() & inputs.keys()
+        shares = {key: remote[key].mean / inputs[key].mean for key in rows if inputs[key].mean}
+        saved: dict[Key, Cell] = {}
+        for key in rows:
+            base, own = sent[compared_with(section, sent, *key), key[1]].mean, sent[key].mean
+            saved[key] = Cell(f"{base / own:.2f}" if own else "all" if base else "1.00")
+        gaps = dict.fromkeys(rows, Cell())
         return variants_table(
             section,
             "Nodes of mini-batches",
@@ -66,13 +55,21 @@ class BatchesView(ReportView):
             "its options; else of the method that communicates most; “all”: nothing is communicated (with "
             "storage=host features are copied from the host's memory instead, see traffic: swap). Trained: "
             "training nodes of all ranks / epoch time, in thousands a second.",
-            (*heads, f"Test {section.metric} (%)"),
-            cells,
-            sent.keys() & inputs.keys(),
+            {
+                "Input nodes": number_cells(inputs, places=0),
+                "Remote": number_cells(remote, places=0),
+                "Remote (%)": gaps | {key: Cell(f"{100 * share:.1f}") for key, share in shares.items()},
+                "Cached": gaps | number_cells(cached, places=0),
+                "Communicated": number_cells(sent, places=0),
+                "Saved (×)": saved,
+                "Trained (1000/s)": gaps | number_cells({key: trained[key] for key in sent if key in trained}, 1000),
+                f"Test {section.metric} (%)": {key: Cell(percent(stat)) for key, stat in score.items()},
+            },
+            rows,
             falling=sent,
         )
 
-    def figure(self) -> Plot | None:
+    def figure(self) -> Figure | None:
         """Return the test score against the nodes communicated in an epoch; None without mini-batch methods."""
         section = self.section
         title, label = "Score and communicated nodes", "Communicated nodes per epoch"
@@ -81,8 +78,7 @@ class BatchesView(ReportView):
             "numbers of the table above, mean over seeds, whisker: ± sample standard deviation. A line joins what "
             "differs in the distortion D alone; dashed: a method that communicates nothing. Up and left is better."
         )
-        panels = score_against(section, communicated(section), 1.0, label, swept="distortion")
-        return score_plot(section, "batches", title, caption, panels)
+        return score_figure(section, "batches", title, caption, communicated(section), 1.0, label, swept="distortion")
 
 
 def compared_with(section: Section, sent: Values, variant: Variant, parts: int) -> Variant:
@@ -176,3 +172,85 @@ def _each(value: Any) -> Any:
     """Return an option's value; a list that says the same of every layer is that."""
     same = isinstance(value, list) and value and all(item == value[0] for item in value)
     return value[0] if same else value
+
+
+def nodes_by_layer(section: Section) -> dict[tuple[Variant, int], list[float]]:
+    """Return a step's distinct nodes of a rank, from the outputs back to the inputs; of mini-batches only."""
+    layers = numbered(section, "stat_nodes_layer")
+    steps = values_of(section, "steps")
+    found = {
+        key: [stats[key].mean / stat.mean / key[1] for stats in layers if key in stats]
+        for key, stat in steps.items()
+        if stat.mean
+    }
+    return {key: nodes[::-1] for key, nodes in found.items() if nodes}
+
+
+class LayersView(ReportView):
+    """Distinct nodes that each layer of a mini-batch reads."""
+
+    name = "layers"
+    title = "Nodes by layer"
+    question = "How does the neighbourhood of a batch grow from layer to layer?"
+    place = 100
+    shows = ("stat_nodes_layer*",)
+
+    def table(self) -> Table | None:
+        """Return distinct nodes of each layer in a step, and inputs for an output; None without mini-batches."""
+        section = self.section
+        found = nodes_by_layer(section)
+        deepest = max(map(len, found.values()), default=0)
+        columns = {
+            f"{i} back" if i else "Outputs": {
+                key: Cell(f"{nodes[i]:,.0f}") if i < len(nodes) else Cell("") for key, nodes in found.items()
+            }
+            for i in range(deepest)
+        }
+        growth = {key: Cell(f"{nodes[-1] / nodes[0]:.1f}") for key, nodes in found.items() if nodes[0]}
+        return variants_table(
+            section,
+            "Nodes of a step by layer",
+            "Distinct nodes of a mini-batch, from the outputs back to the nodes whose input features are read: "
+            "what each layer reads of the one before. Of a rank and step: means over steps, ranks, epochs after "
+            "warm-up and seeds. Inputs / outputs: how the neighbourhood grows; a subgraph does not.",
+            columns | {"Inputs / outputs": growth},
+            found,
+            absent=Cell(),
+        )
+
+    def figure(self) -> Figure | None:
+        """Return the distinct nodes of each layer, a panel a number of parts; None without mini-batches."""
+        section = self.section
+        found = nodes_by_layer(section)
+        if not found:
+            return None
+        size = float(section.ok["inner_nodes"].max())
+        layers = range(max(map(len, found.values())))
+        ticks = {float(layer): str(layer) for layer in layers}
+        x = Axis("layers_back", "Layers back from the outputs", ticks=ticks)
+        y = amount_axis("nodes", "Nodes", [count for nodes in found.values() for count in nodes])
+        data = lines({key: dict(enumerate(nodes)) for key, nodes in found.items()}, x, y)
+        chart = Chart((Layer(data),), x, y, guides=(Guide(y=[size]),) if size == size else ())
+        caption = (
+            "The numbers of the table above: distinct nodes of a rank's step, from the outputs (0) back to the "
+            "nodes whose features are read. Dashed: all nodes of the graph that is trained on."
+        )
+        return make_figure(section, "layers", "Nodes of a step by layer", caption, [chart], 3.6, share=("none", "all"))
+
+
+class SweptLayersView(SweptView):
+    """Distinct nodes of each layer, by the number of layers."""
+
+    name = "swept-layers"
+    anchor = "nodes"
+    title = "Nodes of a step by layer"
+    question = "How does the neighbourhood of a batch grow in deeper models?"
+    place = 30
+
+    def table(self) -> Table | None:
+        """Return a row a variant and depth; None without mini-batches."""
+        return LayersView(self.swept.unfolded()).table() if self.swept.axis is LAYERS else None
+
+    def figure(self) -> Figure | None:
+        """Return the deepest models; None without mini-batches."""
+        return LayersView(self.swept.unfolded(self.swept.values[-1])).figure() if self.swept.axis is LAYERS else None

@@ -1,17 +1,19 @@
-"""What an epoch is made of: its phases, and the sums of them that papers print."""
+"""What an epoch and a step are made of: phases, the papers' sums of them, and the effect of a swept setting."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from harness.metrics import SUMS
-from harness.report.bars import stacked_bars
+from harness.report.figure import Chart, Figure, Guide, Layer, amount_axis, make_figure, stacked_bars, tidy, value_axis
 from harness.report.palette import PHASES
-from harness.report.plot import Plot
 from harness.report.sections import Section
-from harness.report.sweeps import Swept
-from harness.report.table import Table, components_table
-from harness.report.values import components, largest_total
-from harness.report.views import ReportView
-from harness.results.stats import time_unit
+from harness.report.sweeps import THREADS, Swept
+from harness.report.table import Cell, Group, Row, Table, by_parts, components_table, parts_heading
+from harness.report.values import component_columns, components, largest_total, totals
+from harness.report.variants import Variant
+from harness.report.views import ReportView, SweptView
+from harness.results.stats import ENOUGH, Stat, common_places, scaled, show_value, time_unit
 
 
 class BreakdownView(ReportView):
@@ -23,7 +25,7 @@ class BreakdownView(ReportView):
     place = 40
 
     def table(self) -> Table | None:
-        """Seconds per epoch in each phase, a row a method and number of parts; None if there are no phases."""
+        """Return seconds per epoch in each phase, a row a method and number of parts; None if there are no phases."""
         section = self.section
         phases = components(section, "phase")
         size, unit = time_unit(largest_total(phases))
@@ -38,7 +40,7 @@ class BreakdownView(ReportView):
             f"{_barriers(section)} Phases without any time are left out.",
         )
 
-    def figure(self) -> Plot | None:
+    def figure(self) -> Figure | None:
         """Return stacked bars of the phases of an epoch: seconds, and below them shares."""
         section = self.section
         if not (phases := components(section, "phase")):
@@ -46,7 +48,7 @@ class BreakdownView(ReportView):
         size, unit = time_unit(largest_total(phases))
         caption = (
             "The phases of the table above, stacked; upper row: absolute, each panel with a scale of its own, "
-            "the total beside the bar; lower row: shares of the total."
+            "the total next to the bar; lower row: shares of the total."
         )
         title, scale = "Time breakdown of an epoch", (size, f"Time per epoch ({unit})")
         return stacked_bars(section, "breakdown", title, caption, phases, PHASES, scale)
@@ -66,14 +68,14 @@ def _barriers(section: Section) -> str:
         low, high = f"{known.min():+.1f} %", f"{known.max():+.1f} %"
         cost = f"; the barriers change its median by {low if low == high else f'{low} to {high}'}"
     return (
-        "With timing: breakdown every second epoch has barriers, which tell waiting for slower ranks (wait) "
+        "With timing: breakdown every second epoch has barriers, which separate waiting for slower ranks (wait) "
         "from transfers (comm, reduce): phases are means over the epochs with barriers, epoch time is of "
         f"those without{cost}."
     )
 
 
 def sums_table(section: Section) -> Table | None:
-    """The papers' sums of phases, in seconds per epoch; None if there are no phases."""
+    """Return the papers' sums of phases, in seconds per epoch; None if there are no phases."""
     size, unit = time_unit(largest_total(components(section, "phase")))
     parts = [f"{name} = {' + '.join(phases)}" for name, phases in SUMS.items() if phases != (name,)]
     return components_table(
@@ -101,3 +103,129 @@ class SweptBreakdownView(BreakdownView):
     def details(self) -> dict[str, Table | None]:
         """Leave out the sums."""
         return {}
+
+
+Points = dict[tuple[Variant, int, float], Stat]
+
+
+class StepView(SweptView):
+    """A step against a swept setting: its time, what that is made of, and the nodes of its layers."""
+
+    name = "step"
+    title = "Time of a step"
+    question = "What does a setting do to the time of a step?"
+    place = 10
+
+    def table(self) -> Table | None:
+        """Return the time of a step, relative to the first value's, and the share of it that goes into sampling."""
+        swept = self.swept
+        times = swept.values_of("step_time_s")
+        if not times:
+            return None
+        size, unit = time_unit(max(stat.mean for stat in times.values()))
+        places = min(3, common_places(stat.mean / size for stat in times.values()))
+        phases = {name: swept.values_of(column) for name, column in component_columns(swept.section, "phase").items()}
+        sums = totals(phases)
+        shares = {key: stat.mean / sums[key] for key, stat in phases.get("sample", {}).items() if sums[key]}
+        heads = tuple(show_value(value) for value in swept.values)
+
+        def cells(variant: Variant, parts: int) -> Sequence[Cell]:
+            keys = [(variant, parts, value) for value in swept.values]
+            return [
+                *(Cell(scaled(times[key], size, places)) if key in times else Cell() for key in keys),
+                *(Cell(f"{ratio:.2f}") if (ratio := relative(swept, times, key)) else Cell() for key in keys),
+                *(Cell(f"{100 * shares[key]:.1f}") if key in shares else Cell() for key in keys),
+            ]
+
+        name, first = swept.axis.name, f"{swept.axis.name} = {heads[0]}"
+        titles = (f"Step ({unit}), {name} =", f"{_ratio_name(swept)}, {name} =", f"Sampling (%), {name} =")
+        rule = f"Relative: own time of a step / that with {first}"
+        if swept.axis is THREADS:
+            rule = f"Speed-up: time of a step with {first} / own"
+        # One disturbance moves a median of so few.
+        short = (
+            f" Some medians are of fewer than {ENOUGH} epochs." if swept.section.ok["too_short"].eq(True).any() else ""
+        )
+        return Table(
+            f"Time of a step by {name}",
+            "Epoch time / steps, of each trial the median over its epochs, mean over seeds. "
+            f"{rule}. Sampling: phase “sample” / all phases.{short}",
+            "Method",
+            tuple(Group(title, heads) for title in titles),
+            by_parts(swept.section, cells),
+        )
+
+    def figure(self) -> Figure | None:
+        """Return the time of a step, and below it that time relative to the first value's, against the setting."""
+        swept = self.swept
+        section, times = swept.section, swept.values_of("step_time_s")
+        if not times:
+            return None
+        size, unit = time_unit(max(stat.mean for stat in times.values()))
+        name = swept.axis.name
+        ratios = {key: ratio for key in times if (ratio := relative(swept, times, key))}
+        step, relation = f"step ({unit})", "to the first"
+        upper = tidy((v, p, {name: x, step: s.mean / size, "seeds": s.n}) for (v, p, x), s in times.items())
+        lower = tidy((v, p, {name: x, relation: own}) for (v, p, x), own in ratios.items())
+        x = value_axis(name, swept.axis.label, swept.values)
+        ideal = Guide(x=swept.values, y=[value / swept.values[0] for value in swept.values])
+        charts = [
+            Chart((Layer(upper),), x, amount_axis(step, f"Step ({unit})", [stat.mean for stat in times.values()])),
+            Chart(
+                (Layer(lower),),
+                x,
+                amount_axis(relation, _ratio_name(swept)),
+                guides=(ideal,) if swept.axis is THREADS else (),
+            ),
+        ]
+        caption = f"Above: the times of the table above; below: {_ratio_name(swept)} as there" + (
+            "; dashed: as many times faster as there are threads." if swept.axis is THREADS else "."
+        )
+        return make_figure(section, "step", f"Time of a step and {name}", caption, charts, 6.6)
+
+    def details(self) -> dict[str, Table | None]:
+        """See `ReportView`."""
+        return {"phases": phase_table(self.swept)}
+
+
+def relative(swept: Swept, times: Points, key: tuple[Variant, int, float]) -> float | None:
+    """Return what a step's time is to the first value's; of threads the inverse, a speed-up."""
+    base, own = times.get((*key[:2], swept.values[0])), times.get(key)
+    if not (base and own and base.mean and own.mean):
+        return None
+    return base.mean / own.mean if swept.axis is THREADS else own.mean / base.mean
+
+
+def _ratio_name(swept: Swept) -> str:
+    return "Speed-up (×)" if swept.axis is THREADS else "Relative (×)"
+
+
+def phase_table(swept: Swept) -> Table | None:
+    """Return the speed-up of each phase and of all of them, a row a variant and number of threads but the first."""
+    columns = component_columns(swept.section, "phase")
+    if swept.axis is not THREADS or not columns:
+        return None
+    values = {name: swept.values_of(column) for name, column in columns.items()}
+
+    def sums(key: tuple[Variant, int, float]) -> list[float]:
+        own = [found[key].mean if key in found else 0.0 for found in values.values()]
+        return [*own, sum(own)]
+
+    rows: list[Row] = []
+    for parts in swept.section.parts:
+        rows.append(parts_heading(parts))
+        for variant in swept.section.variants:
+            base = sums((variant, parts, swept.values[0]))
+            for value in swept.values[1:]:
+                own = sums((variant, parts, value))
+                shown = [Cell(f"{b / o:.2f}") if b and o else Cell() for b, o in zip(base, own, strict=True)]
+                label = f"{variant.label}, {swept.axis.name}={show_value(value)}"
+                rows += [Row(label, tuple(shown), variant)] if any(own) and any(base) else []
+    return Table(
+        "Speed-up of phases",
+        f"Seconds of the phase with {swept.axis.name} = {show_value(swept.values[0])} / with more, means "
+        "over epochs and seeds; where an epoch has equally many steps, this is that of a step.",
+        "Method",
+        (Group("", (*columns, "Total")),),
+        tuple(rows),
+    )

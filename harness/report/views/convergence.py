@@ -1,12 +1,10 @@
-"""What score each method reaches."""
+"""What score each method reaches, and how it rises."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import pandas as pd
 
-from harness.report.plot import Axis, Mark, Panel, Plot, make_plot
+from harness.report.figure import Axis, Chart, Figure, Layer, make_figure, tidy
 from harness.report.sections import Section
 from harness.report.table import Table, column, grid, seeds_note
 from harness.report.values import values_of
@@ -29,7 +27,7 @@ class AccuracyView(ReportView):
         return self.section.score
 
     def table(self) -> Table | None:
-        """Test score at the best validation, and that validation score, by parts; None if nothing was scored."""
+        """Return test score at the best validation, and that validation score, by parts; None if nothing was scored."""
         section = self.section
         test, val = (values_of(section, column) for column in ("test_at_best_val", "best_val"))
         if not (test or val) and len(section.ok):
@@ -59,7 +57,7 @@ CACHED = (("stat_cached_boundary", "stat_sampled_boundary"), ("stat_cached_nodes
 
 
 def mean_curve(section: Section, variant: Variant, parts: int) -> pd.DataFrame:
-    """Return the curve of a variant: means over seeds of time, bytes and score, lowest and highest score.
+    """Return the learning curve of a variant: means over seeds of time, bytes and score, lowest and highest score.
 
     It ends where the first seed ended, because a mean over those left would be biased. Columns as
     `CURVE_COLUMNS`; no rows if no trial was evaluated.
@@ -97,58 +95,48 @@ class ConvergenceView(ReportView):
     question = "How does the score rise with epochs, time and bytes?"
     place = 160
 
-    def figure(self) -> Plot | None:
+    def figure(self) -> Figure | None:
         """Return validation score against epochs, training time and bytes sent, a column a number of parts.
 
-        The rows stand below one another; that of bytes is there if any were sent.
+        The row of bytes is there if any were sent.
         """
         section = self.section
         curves = {(v, p): mean_curve(section, v, p) for v in section.variants for p in section.parts}
         curves = {key: curve for key, curve in curves.items() if len(curve)}
         if not curves:
             return None
-        shown = pd.concat(curves.values())["score"] * 100
-        low, cut = _cut(shown)
-        up = Axis(f"Validation {section.metric} (%)", low=low)
-        rows = [
-            [
-                Panel(row.axis, up, marks, parts) if (marks := _curves(curves, row, parts)) else None
-                for parts in section.parts
-            ]
-            for row in _rows(list(curves.values()))
-        ]
+        low, cut = _cut(pd.concat(curves.values())["score"] * 100)
+        y = Axis("score_percent", f"Validation {section.metric} (%)", low=low)
+        charts = []
+        for x, size in _axes(list(curves.values())):
+            drawn = {key: curve for key, curve in curves.items() if curve[x.column].iloc[-1] > 0}
+            # The rows are the same of all charts, in the units of their axes; those by epoch are the file's.
+            data = tidy((v, parts, _columns(curve, x.column, size)) for (v, parts), curve in drawn.items())
+            layer = Layer(data, "line", ("low_percent", "high_percent"), band=True, exported=x.column == "epoch")
+            charts.append(Chart((layer,), x, y))
         caption = (
             "Validation score at each evaluation, against epochs, against training time (the sum of the slowest rank's "
             "epoch times so far, warm-up included, evaluation and set-up excluded) and against the bytes that all "
             "ranks have sent each other so far, where there are any. Line: mean over seeds, as far as all of them ran; "
             "band: lowest to highest seed; markers at some of the evaluations."
         )
-        height = 3.3 * len(rows)
-        return make_plot(section, "convergence", "Convergence", caption + cut, rows, height, share=("row", "all"))
+        height = 3.3 * len(charts)
+        return make_figure(section, "convergence", "Convergence", caption + cut, charts, height, share=("row", "all"))
 
 
-@dataclass(frozen=True)
-class _Row:
-    """One row of panels: what a score stands against, in units of `size`."""
-
-    column: str
-    axis: Axis
-    size: float = 1.0
-
-
-def _rows(curves: list[pd.DataFrame]) -> list[_Row]:
-    """Return the rows that curves have anything for; logarithmic where their ends lie far apart."""
-    rows = [_Row("epoch", Axis("Epoch", whole=True))]
+def _axes(curves: list[pd.DataFrame]) -> list[tuple[Axis, float]]:
+    """Return the axes that curves have anything for, each with its unit; logarithmic where their ends are far apart."""
+    axes = [(Axis("epoch", "Epoch", whole=True), 1.0)]
     for key, name in (("time_s", "Training time"), ("sent_bytes", "Sent by all ranks")):
         ends = [end for curve in curves if (end := float(curve[key].iloc[-1])) > 0]
         if ends:
             size, unit = (1.0, "s") if key == "time_s" else byte_unit(max(ends))
-            rows.append(_Row(key, Axis(f"{name} ({unit})", log=max(ends) > 12 * min(ends)), size))
-    return rows
+            axes.append((Axis(key, f"{name} ({unit})", log=max(ends) > 12 * min(ends)), size))
+    return axes
 
 
 def _cut(scores: pd.Series[float]) -> tuple[float | None, str]:
-    """Leave out the steep rise if it would squeeze all the rest: where the axis begins, and what to say of it."""
+    """Return where an axis without the steep rise begins (None: at the lowest), and a sentence for the caption."""
     low, early, top = float(scores.min()), float(scores.quantile(0.15)), float(scores.max())
     if top - low <= 2.5 * (top - early):
         return None, ""
@@ -156,16 +144,8 @@ def _cut(scores: pd.Series[float]) -> tuple[float | None, str]:
     return early - 0.05 * (top - early), said
 
 
-def _curves(curves: dict[tuple[Variant, int], pd.DataFrame], row: _Row, parts: int) -> tuple[Mark, ...]:
-    """Return the curves of a panel; those of the first row tell the numbers of all rows, which have the same points."""
-    marks = []
-    for (variant, count), curve in curves.items():
-        if count != parts or not curve[row.column].iloc[-1] > 0:
-            continue
-        low, high, score = ((100 * curve[name]).tolist() for name in ("low", "high", "score"))
-        data = {name: curve[name].tolist() for name in ("epoch", "time_s", "sent_bytes")}
-        data |= {"score_percent": score, "low_percent": low, "high_percent": high}
-        x = (curve[row.column] / row.size).tolist()
-        own = Mark("line", variant, parts, ("", x), ("", score), low, high, more=data, band=True)
-        marks.append(own if row.column == "epoch" else replace(own, more={}, told=False))
-    return tuple(marks)
+def _columns(curve: pd.DataFrame, scaled: str, size: float) -> dict[str, list[float]]:
+    """Return the columns of a curve; `scaled`: the column that is in units of `size`."""
+    data = {name: (curve[name] / (size if name == scaled else 1)).tolist() for name in ("time_s", "sent_bytes")}
+    scores = {"score_percent": "score", "low_percent": "low", "high_percent": "high"}
+    return {"epoch": curve["epoch"].tolist(), **data, **{n: (100 * curve[c]).tolist() for n, c in scores.items()}}

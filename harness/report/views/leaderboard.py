@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 
-from harness.report.against import Field, by_seed, counted_units
-from harness.report.plot import Plot, make_plot
+from harness.report.figure import Figure, make_figure
 from harness.report.table import Cell, Group, Row, Table, heading, mark_best, missing, scale_of
-from harness.report.values import values_of
+from harness.report.values import Comparison, by_seed, counted_units, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView
 from harness.report.views.answer import AnswerView
-from harness.report.views.pareto import cost_panel, costs, entries_of, fronts
+from harness.report.views.pareto import FRONT, cost_chart, costs, fronts
 from harness.results.contrast import mean_reach
 from harness.results.stats import CONFIDENCE, common_places
 
@@ -38,23 +37,29 @@ class LeaderboardView(ReportView):
         section, parts = self.section, self.section.compared_parts
         if parts is None:
             return None
-        columns = self._to_target(parts) | {
-            head: cells for name in self._metrics for head, cells in [self._column(name, parts)]
-        }
+        known = [[name for name in names if values_of(section, name)] for names in COLUMNS]
+        columns = self._to_target(parts) | dict(self._column(names[0], parts) for names in known if names)
+        medians, scores = self._answer.medians, values_of(section, "best_val")
+
+        def order(variant: Variant) -> tuple[float, float]:
+            median, score = medians.get((variant, parts)), scores.get((variant, parts))
+            return median.centre if median else float("inf"), -score.mean if score else 0.0
+
         rows = [
             Row(v.label, tuple(cells.get(v, Cell(number=False)) for cells in columns.values()), v, parts)
-            for v in self._order(parts)
+            for v in sorted(section.tried(parts), key=order)
         ]
         counts = [len(section.select(v, parts)) for v in section.tried(parts)]
         least, most = min(filter(None, counts), default=0), max(counts)
         seeds = counted_units(most, "seed") if least == most else f"{least} to {most} seeds"
         caption = (
-            f"P = {parts}, {seeds}. ±: the 95 % interval of the mean over seeds. Bold: the best, and all that cannot "
-            "be told from it; no bold where that is everybody. Sent by all ranks; memory of the rank that has most."
+            f"P = {parts}, {seeds}. ±: the 95 % interval of the mean over seeds. Bold: the best, and all that are not "
+            "significantly different from it; no bold where that is everybody. Sent by all ranks; memory of the rank "
+            "that has most."
         )
         return Table(f"Leaderboard, {section.title}", caption, "Method", (Group("", tuple(columns)),), tuple(rows))
 
-    def figure(self) -> Plot | None:
+    def figure(self) -> Figure | None:
         """Return the test score against the training time; None where one of them is not known of two methods."""
         section, parts = self.section, self.section.compared_parts
         score = values_of(section, "test_at_best_val")
@@ -65,33 +70,17 @@ class LeaderboardView(ReportView):
         shown = [v for v in section.tried(parts) if (v, parts) in amounts and (v, parts) in score]
         if len(shown) < 2:
             return None
-        best: Sequence[Variant] = fronts(section, {cost: amounts}, score)[cost, parts]
-        title = "Test score and training time"
-        panel = cost_panel(section, parts, cost, amounts, score, best)
+        best = fronts(section, {cost: amounts}, score)[cost, parts]
+        chart = cost_chart(section, parts, cost, amounts, score, best)
         caption = (
             "Mean over seeds, whisker: ± sample standard deviation; time of the whole training, evaluations left out. "
             "Filled and joined by the dashed line: no other method reaches as much in less. Up and left is better."
         )
-        return make_plot(section, "leaderboard", title, caption, [[panel]], 3.4, entries=entries_of(shown))
+        return make_figure(section, "leaderboard", "Test score and training time", caption, [chart], 3.4, keys=FRONT)
 
     @cached_property
     def _answer(self) -> AnswerView:
         return AnswerView(self.section)
-
-    @property
-    def _metrics(self) -> list[str]:
-        known = [[name for name in names if values_of(self.section, name)] for names in COLUMNS]
-        return [names[0] for names in known if names]
-
-    def _order(self, parts: int) -> list[Variant]:
-        """Return the methods, the soonest at the target first, then those of the best validation."""
-        medians, scores = self._answer.medians, values_of(self.section, "best_val")
-
-        def key(variant: Variant) -> tuple[float, float]:
-            median, score = medians.get((variant, parts)), scores.get((variant, parts))
-            return median.centre if median else float("inf"), -score.mean if score else 0.0
-
-        return sorted(self.section.tried(parts), key=key)
 
     def _to_target(self, parts: int) -> dict[str, Mapping[Variant, Cell]]:
         """Return the columns of the time to the target; none without one."""
@@ -122,17 +111,17 @@ class LeaderboardView(ReportView):
     def _ranked(
         self, name: str, parts: int, means: Mapping[Variant, float]
     ) -> tuple[dict[Variant, int], dict[Variant, tuple[int, ...]]]:
-        """Return the rank of each variant, and the better ranks that it cannot be told from if they are the best."""
+        """Return the rank of each variant, and the better ranks from which it does not differ significantly."""
         more = self.section.metric_of(name).better == "more"
         order = sorted(means, key=lambda v: -means[v] if more else means[v])
         places = list(dict.fromkeys(means[v] for v in order))
         ranks = {v: places.index(means[v]) for v in order}
-        field = Field(self.section, parts, name)
+        comparison = Comparison(self.section, parts, name)
         ties: dict[Variant, list[int]] = {v: [] for v in order}
         for rank, mean in enumerate(places):
             best = next(v for v in order if means[v] == mean)
             if others := [v for v in order if ranks[v] > rank]:
-                found = field.against(best, others, len(order) - 1)
+                found = comparison.against(best, others, len(order) - 1)
                 for other in others:
                     if not found.behind(other):
                         ties[other].append(rank)

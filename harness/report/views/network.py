@@ -1,25 +1,27 @@
-"""Epoch time against the network: trials that differ in their network only, and the projection over them."""
+"""Network and communication: epoch time by network, and transfers that overlap with the training."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
+from harness.report.figure import DOTTED, Axis, Chart, Figure, Guide, Layer, make_figure, tidy
 from harness.report.palette import Style
-from harness.report.plot import DOTTED, Axis, Entry, Mark, Panel, Plot, guide, line_entries, make_plot
-from harness.report.table import Cell, Group, Row, Table
-from harness.report.variants import Variant
-from harness.report.views import NetworksView
+from harness.report.sections import Section
+from harness.report.sweeps import sweep
+from harness.report.table import Cell, Group, Key, Row, Table, number_cells, variants_table
+from harness.report.values import values_of
+from harness.report.views import NetworksView, ReportView
 from harness.results.projection import LOOPBACK, project
-from harness.results.record import Record
-from harness.results.stats import significant
-from harness.suite.network import UNLIMITED, latency_text, rate_text
+from harness.results.stats import decimals, significant, time_unit
+from harness.suite.sections import UNLIMITED, latency_text, rate_text
 
 POINTS = 60  # of a projected line
-BEYOND = 3.0  # a line goes on to this many times the largest rate; what has no rate stands farther out
+BEYOND = 3.0  # a line goes on to this many times the largest rate; what has no rate is farther out
 
 
 class NetworkRateView(NetworksView):
@@ -31,7 +33,7 @@ class NetworkRateView(NetworksView):
     place = 10
 
     def table(self) -> Table:
-        """Measured and projected epoch time and the error: a row a variant, number of parts and network."""
+        """Return measured and projected epoch time and the error: a row a variant, number of parts and network."""
         section, frame = self.section, self.networks.frame
         rows = []
         for variant in section.variants:
@@ -55,67 +57,85 @@ class NetworkRateView(NetworksView):
             tuple(rows),
         )
 
-    def figure(self) -> Plot | None:
+    def figure(self) -> Figure | None:
         """Return epoch time against rate, a panel a number of parts and kind of network; None without any rate."""
         section, frame = self.section, self.networks.frame
-        bases = self.networks.bases
         limited = frame[np.isfinite(frame["rate_bits_s"])]
         panels = sorted(set(limited[["parts", "latency_s", "ranks_per_host"]].itertuples(index=False, name=None)))
         if not panels:
             return None
         rates = sorted(map(float, limited["rate_bits_s"].unique()))
-        shown = [v for v in section.variants if v.key in set(frame["variant"])]
-        row = []
+        charts = []
         for parts, latency_s, hosted in panels:
             alike = (frame["latency_s"] == latency_s) & (frame["ranks_per_host"] == hosted)
             there = frame[(frame["parts"] == parts) & (alike | ~np.isfinite(frame["rate_bits_s"]))]
-            marks = [Mark("up", x=("", [rates[-1] * BEYOND]), style=guide(DOTTED))]
-            for variant in shown:
-                mine = there[there["variant"] == variant.key]
-                own = [bases[trial] for trial in mine["base"].unique()]
-                marks += [_line(own, (variant, parts), rates, latency_s, hosted)] if own else []
-                marks += _points(mine, (variant, parts), rates)
             latency = f", latency {latency_text(latency_s)}" if latency_s else ""
-            title = f"P = {parts}{latency}" + (f", {hosted} ranks a host" if hosted > 1 else "")
-            row.append(Panel(_rates(rates), Axis("Epoch time (s)", log=True), tuple(marks), parts, title))
+            charts.append(
+                Chart(
+                    (
+                        Layer(self._projected(there, parts, rates, latency_s, hosted), "path"),
+                        Layer(self._measured(there, parts, rates), "points", ("low_s", "high_s")),
+                    ),
+                    _rates(rates),
+                    Axis("epoch_time_s", "Epoch time (s)", log=True),
+                    "",
+                    (Guide(x=[rates[-1] * BEYOND], dash=DOTTED),),
+                    f"P = {parts}{latency}" + (f", {hosted} ranks a host" if hosted > 1 else ""),
+                    parts,
+                )
+            )
         unshaped = not np.isfinite(frame.loc[frame["trial"] == frame["base"], "rate_bits_s"]).any()
         source = f"projected from the {'unshaped' if unshaped else 'fastest'} trial (alpha-beta model)"
         caption = (
             "Points: measured, mean over seeds; whisker: from the lowest to the highest end of the seeds' 95 % "
             f"intervals. Lines: {source}: its compute as measured, its bytes over a link of that rate; of a model, not "
-            "measured. Both axes are logarithmic; to the right of the dotted line stand networks without a limit. "
+            "measured. Both axes are logarithmic; to the right of the dotted line are networks without a limit. "
             "Lower is better."
         )
-        entries = (*line_entries(shown), Entry(f"line: {source}; point: measured", Style("#666666", "", "-")))
+        keys = {f"line: {source}; point: measured": Style("#666666", "", "-")}
         title = "Epoch time and network"
-        return make_plot(section, "rate", title, caption, [row], 4.4, entries=entries, share=("none", "all"))
+        return make_figure(section, "rate", title, caption, [charts], 4.4, keys=keys, share=("none", "all"))
 
+    def _measured(self, there: pd.DataFrame, parts: int, rates: Sequence[float]) -> pd.DataFrame:
+        """Return what was measured: means over seeds, with the ends of their intervals."""
+        rows = []
+        for variant in self.section.variants:
+            for name, trials in there[there["variant"] == variant.key].groupby("network"):
+                network, rate = str(name), float(trials["rate_bits_s"].iloc[0])
+                values = {
+                    "shown": "measured",
+                    "network": network,
+                    "rate_bits_s": rate,
+                    "at": rate if math.isfinite(rate) else _place(network, rates),
+                    "epoch_time_s": float(trials["epoch_time_s"].mean()),
+                    "low_s": float(trials["epoch_time_low_s"].min()),
+                    "high_s": float(trials["epoch_time_high_s"].max()),
+                    "seeds": len(trials),
+                }
+                rows.append((variant, parts, values))
+        return tidy(rows)
 
-def _points(mine: pd.DataFrame, of: tuple[Variant, int], rates: Sequence[float]) -> list[Mark]:
-    """Return what was measured: mean over seeds, with a whisker over their intervals."""
-    marks = []
-    for name, trials in mine.groupby("network"):
-        network, rate = str(name), float(trials["rate_bits_s"].iloc[0])
-        x = rate if math.isfinite(rate) else _place(network, rates)
-        mean, low = float(trials["epoch_time_s"].mean()), float(trials["epoch_time_low_s"].min())
-        high = float(trials["epoch_time_high_s"].max())
-        told = {"shown": "measured", "network": network, "rate_bits_s": rate, "low_s": low, "high_s": high}
-        y = ("epoch_time_s", [mean])
-        own = Mark("points", *of, ("", [x]), y, [low], [high], seeds=[len(trials)], more=told, network=network)
-        marks.append(own)
-    return marks
-
-
-def _line(own: list[Record], of: tuple[Variant, int], rates: Sequence[float], latency_s: float, hosted: int) -> Mark:
-    """Return the mean of the projections of a variant's trials over the range of rates."""
-    x = np.geomspace(rates[0] / BEYOND, rates[-1] * BEYOND, POINTS)
-    y = [float(np.mean([project(r, v, latency_s, ranks_per_host=hosted).epoch_time_s for r in own])) for v in x]
-    return Mark("line", *of, ("rate_bits_s", x.tolist()), ("epoch_time_s", y), more={"shown": "projected"}, bare=True)
+    def _projected(
+        self, there: pd.DataFrame, parts: int, rates: Sequence[float], latency_s: float, hosted: int
+    ) -> pd.DataFrame:
+        """Return the mean of the projections of each variant's trials over the range of rates."""
+        x = np.geomspace(rates[0] / BEYOND, rates[-1] * BEYOND, POINTS)
+        rows = []
+        for variant in self.section.variants:
+            bases = [
+                self.networks.bases[trial] for trial in there.loc[there["variant"] == variant.key, "base"].unique()
+            ]
+            if bases:
+                times = [[project(r, v, latency_s, ranks_per_host=hosted).epoch_time_s for r in bases] for v in x]
+                y = [float(np.mean(each)) for each in times]
+                values = {"shown": "projected", "rate_bits_s": x.tolist(), "at": x.tolist(), "epoch_time_s": y}
+                rows.append((variant, parts, values))
+        return tidy(rows)
 
 
 def _place(network: str, rates: Sequence[float]) -> float:
-    """Return where on the axis of rates a network without one stands."""
-    gap = max(BEYOND, (rates[-1] / rates[0]) ** 0.3)  # their names must stand apart
+    """Return the position on the axis of rates of a network without one."""
+    gap = max(BEYOND, (rates[-1] / rates[0]) ** 0.3)  # their names must not overlap
     return float(rates[-1] * BEYOND * gap ** (2 if network == LOOPBACK else 1))
 
 
@@ -123,5 +143,109 @@ def _rates(rates: Sequence[float]) -> Axis:
     names = {float(rate): rate_text(rate) for rate in rates}
     names |= {_place(UNLIMITED, rates): "no\nlimit", _place(LOOPBACK, rates): "loopback"}
     high = _place(LOOPBACK, rates) * math.sqrt(BEYOND)
-    label = "Rate of a host's link, each direction"
-    return Axis(label, log=True, low=rates[0] / BEYOND, high=high, ticks=names)
+    return Axis("at", "Rate of a host's link, each direction", log=True, low=rates[0] / BEYOND, high=high, ticks=names)
+
+
+SAME = 1e-6  # relative; busy and exposed time of exchanges that are waited for differ by rounding only
+
+
+class OverlapView(ReportView):
+    """Transfers that overlap with the training: how much of them is hidden, and the effect of staleness."""
+
+    name = "overlap"
+    title = "Overlapped communication"
+    question = "What of the transfers is hidden behind the training?"
+    place = 50
+
+    def table(self) -> Table | None:
+        """Return transfers under way and the time the trainer waited for them; None if none overlapped."""
+        section = self.section
+        busy, exposed = (values_of(section, f"comm_{name}_s") for name in ("busy", "exposed"))
+        shown = [key for key in busy if key in exposed and key[1] > 1 and busy[key].mean]
+        if not any(abs(busy[key].mean - exposed[key].mean) > SAME * busy[key].mean for key in shown):
+            return None
+        size, unit = time_unit(max((busy[key].mean for key in shown), default=None))
+        places = min(3, max((decimals(busy[key].mean / size) for key in shown), default=0))
+        hidden = {key: max(0.0, busy[key].mean - exposed[key].mean) for key in shown}
+        shares = {key: 100 * (exposed[key].mean / busy[key].mean) for key in shown}
+        return variants_table(
+            section,
+            f"Overlapped communication ({unit} per epoch)",
+            "Busy: time with transfers under way; exposed: time in which the trainer waited for them (phase "
+            "comm); hidden: busy - exposed, at least 0. A method that waits for each exchange exposes all of it; "
+            "one that lets them run during the training hides them behind its compute (the sum above), wait and "
+            "reduce. Of the slowest rank and the same epochs as the phases, mean over seeds.",
+            {
+                "Compute": number_cells(values_of(section, "sum_compute_s"), size, places),
+                "Busy": number_cells(busy, size, places),
+                "Exposed": number_cells(exposed, size, places),
+                "Hidden": number_cells(hidden, size, places),
+                "Exposed / busy (%)": number_cells(shares, places=1),
+            },
+            shown,
+        )
+
+    def figure(self) -> Figure | None:
+        """Return epoch time and the exposed share against the staleness tau, a line a method and network.
+
+        None if no method was run with several values of its option `staleness`.
+        """
+        section = self.section
+        swept = sweep(section.variants, "staleness")
+        networks = [str(name) for name in section.ok.loc[section.ok["parts"] > 1, "network"].unique()]
+        found = {name: _of_network(section, name) for name in networks}
+        there = {key for times, _ in found.values() for key in times}
+        panels = [p for p in section.parts if p > 1 and any((v, p) in there for ln in swept for _, v in ln.points)]
+        if not panels:
+            return None
+        several = len(networks) > 1
+        x, charts = Axis("staleness", "Staleness tau (epochs)", whole=True), []
+        for i, y in enumerate((Axis("epoch_time_s", "Epoch time (s)"), Axis("exposed_percent", "Exposed / busy (%)"))):
+            rows = [
+                (
+                    line,
+                    parts,
+                    {
+                        "network": name if several else "",
+                        "staleness": [tau for tau, _ in points],
+                        y.column: [values[i][v, parts] for _, v in points],
+                        "who": [v.label for _, v in points],
+                    },
+                )
+                for parts in panels
+                for name, values in found.items()
+                for line in swept
+                for points in [[(tau, v) for tau, v in line.points if (v, parts) in values[i]]]
+            ]
+            dash = "network" if several else ""
+            charts.append(Chart((Layer(tidy(rows)),), x, replace(y, zero=True), dash=dash))
+        caption = (
+            "Methods that differ in their staleness alone: tau = 0 waits for every exchange, tau > 0 reads "
+            "what was sent tau epochs ago. Above: epoch time; below: the share of the time with transfers "
+            "under way in which the trainer waited for them. Means over seeds. Lower is better."
+        )
+        title, share = "Epoch time and staleness", ("all", "row")
+        return make_figure(section, "staleness", title, caption, charts, 5.6, series=swept, share=share)
+
+
+def _of_network(section: Section, name: str) -> tuple[dict[Key, float], dict[Key, float]]:
+    """Return epoch times (s) and exposed shares (%) of a section's trials on one network."""
+    own = replace(section, frame=section.frame[section.frame["network"] == name])
+    times, busy, exposed = (values_of(own, f"{each}_s") for each in ("epoch_time", "comm_busy", "comm_exposed"))
+    percent = {key: 100 * (exposed[key].mean / busy[key].mean) for key in exposed if key in busy and busy[key].mean}
+    return {key: stat.mean for key, stat in times.items()}, percent
+
+
+class StalenessView(NetworksView):
+    """Epoch time against the staleness, on several networks."""
+
+    name = "staleness"
+    title = "Staleness"
+    question = "What does staleness do for the epoch time on slower networks?"
+    place = 20
+
+    def figure(self) -> Figure | None:
+        """See `OverlapView.figure`."""
+        named = self.networks.frame.set_index("trial")["network"]
+        frame = self.section.frame.assign(network=self.section.frame["trial"].map(named))
+        return OverlapView(replace(self.section, frame=frame[frame["network"].notna()])).figure()

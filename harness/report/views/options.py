@@ -1,19 +1,23 @@
-"""A method's options swept: what each value of a rate, a staleness or a D costs and reaches."""
+"""Settings of methods: options that were swept, searches of settings, and metrics that methods declare."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import fnmatch
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
+from statistics import median
 
 from harness.metrics import Metric
-from harness.report.palette import DASHES, Dash
-from harness.report.plot import Axis, Entry, Mark, Panel, Plot, amount_axis, guide, make_plot, value_axis
+from harness.report.figure import Axis, Chart, Figure, Layer, amount_axis, lines, make_figure, tidy, value_axis
 from harness.report.sections import Section
 from harness.report.sweeps import Line, sweep
-from harness.report.table import Cell, Group, Row, Table, heading, missing, scale_of
+from harness.report.table import Cell, Group, Row, Table, heading, metrics_table, missing, scale_of
 from harness.report.values import Values, values_of
-from harness.report.views import ReportView
-from harness.results.stats import Stat, common_places, percent, scaled, show_value
+from harness.report.variants import Variant
+from harness.report.views import VIEWS, ReportView
+from harness.results.stats import common_places, percent, scaled, show_value, significant
+from harness.results.tuned import TunedMethod
 
 SHOWN = ("test_at_best_val", "epoch_time_s", "counted_bytes", "peak_memory_bytes")  # and what methods declare as better
 
@@ -51,7 +55,7 @@ class OptionsView(ReportView):
     place = 190
 
     def table(self) -> Table | None:
-        """A row a value of each swept option and number of parts; None where no option was swept."""
+        """Return a row a value of each swept option and number of parts; None where no option was swept."""
         section = self.section
         swept = swept_options(section)
         values = _values(section, swept)
@@ -68,7 +72,10 @@ class OptionsView(ReportView):
             for value, variant in line.points:
                 gap = missing(section, variant, parts)
                 stats = [(own.get((variant, parts)), metric) for metric, own in values.items()]
-                cells = [_cell(stat, scales[m][0], places[m], m) if stat else gap for stat, m in stats]
+                cells = [
+                    gap if not stat else Cell(percent(stat) if m.difference else scaled(stat, scales[m][0], places[m]))
+                    for stat, m in stats
+                ]
                 rows.append(Row(f"{name} = {show_value(value)}", tuple(cells), variant))
         return Table(
             "Options that were swept",
@@ -80,7 +87,7 @@ class OptionsView(ReportView):
             tuple(rows),
         )
 
-    def figure(self) -> Plot | None:
+    def figure(self) -> Figure | None:
         """Return score, epoch time, bytes and memory against each swept option, a row an option."""
         section = self.section
         swept = swept_options(section)
@@ -88,54 +95,170 @@ class OptionsView(ReportView):
         places = list(_places(section, swept, values)) if values else []
         if not places:
             return None
-        names = list(dict.fromkeys(name for name, _, _ in places))
-        lines = {f"{name} of {line.label}": line for name, line, _ in places}
-        counts = sorted({parts for _, _, parts in places})
-        dashes = {parts: DASHES[i % len(DASHES)] for i, parts in enumerate(counts)}
-        rows = []
-        for name in names:
-            own = [(line, parts) for other, line, parts in places if other == name]
-            rows.append([_panel(name, metric, found, own, dashes) for metric, found in values.items()])
-        entries = [Entry(label, replace(line.style, dash="-"), of=line) for label, line in lines.items()]
-        if len(counts) > 1:
-            entries += [Entry(f"P = {parts}", guide(dashes[parts]), "path") for parts in counts]
+        found = {name: [(line, parts) for other, line, parts in places if other == name] for name, _, _ in places}
+        several = len({parts for _, _, parts in places}) > 1
+        rows = [
+            [_chart(name, metric, own, drawn, "parts" if several else "") for metric, own in values.items()]
+            for name, drawn in found.items()
+        ]
+        series = [_named(name, line) for name, own in found.items() for line, _ in own]
         caption = (
             "The numbers of the table above against each option's value, means over seeds; a line joins what "
             "differs in that option alone, in the colour of its lowest value"
-            + ("; dashes tell numbers of parts apart." if len(counts) > 1 else ".")
+            + ("; dashes distinguish numbers of parts." if several else ".")
         )
-        title, height = "Options that were swept", 0.8 + 2.5 * len(names)
-        return make_plot(section, "options", title, caption, rows, height, entries=tuple(entries))
+        height = 0.8 + 2.5 * len(rows)
+        return make_figure(section, "options", "Options that were swept", caption, rows, height, series=series)
 
 
 def _places(
     section: Section, swept: dict[str, list[Line]], values: dict[Metric, Values]
 ) -> Iterator[tuple[str, Line, int]]:
     """Yield the swept options with their lines and numbers of parts, where two values have a figure."""
-    for name, lines in swept.items():
-        for line in lines:
+    for name, found in swept.items():
+        for line in found:
             for parts in section.parts:
                 known = [v for _, v in line.points if any((v, parts) in own for own in values.values())]
                 if len(known) > 1:
                     yield name, line, parts
 
 
-def _cell(stat: Stat, size: float, places: int, metric: Metric) -> Cell:
-    return Cell(percent(stat) if metric.difference else scaled(stat, size, places))
+def _named(option: str, line: Line) -> Line:
+    """Return a line whose name distinguishes it from those of other options."""
+    return replace(line, label=f"{option} of {line.label}", style=replace(line.style, dash="-"))
 
 
-def _panel(
-    name: str, metric: Metric, found: Values, own: Sequence[tuple[Line, int]], dashes: Mapping[int, Dash]
-) -> Panel:
-    """Return a panel of one metric of the trials against one option."""
+def _chart(name: str, metric: Metric, found: Values, drawn: Sequence[tuple[Line, int]], dash: str) -> Chart:
+    """Return a chart of one metric of the trials against one option."""
     size, unit = scale_of(metric, found)
-    label, marks = heading(metric, unit), []
-    for line, parts in own:
-        there = [(value, variant) for value, variant in line.points if (variant, parts) in found]
-        stats = [found[variant, parts] for _, variant in there]
-        x, y = (name, [value for value, _ in there]), (label, [stat.mean / size for stat in stats])
-        style, who = replace(line.style, dash=dashes[parts]), [variant for _, variant in there]
-        marks.append(Mark("line", line, parts, x, y, seeds=[stat.n for stat in stats], style=style, who=who))
-    across = value_axis(name, sorted({value for line, _ in own for value, _ in line.points}))
-    up = Axis(label) if metric.difference else amount_axis(label, [amount for mark in marks for amount in mark.y[1]])
-    return Panel(across, up, tuple(marks))
+    label = heading(metric, unit)
+    there = [
+        (_named(name, line), parts, [(at, v) for at, v in line.points if (v, parts) in found]) for line, parts in drawn
+    ]
+    data = tidy(
+        (
+            line,
+            parts,
+            {
+                name: [at for at, _ in points],
+                label: [found[v, parts].mean / size for _, v in points],
+                "seeds": [found[v, parts].n for _, v in points],
+                "who": [v.label for _, v in points],
+            },
+        )
+        for line, parts, points in there
+    )
+    x = value_axis(name, name, sorted({at for line, _ in drawn for at, _ in line.points}))
+    y = Axis(label, label) if metric.difference else amount_axis(label, label, data[label].tolist())
+    return Chart((Layer(data),), x, y, "", dash=dash)
+
+
+class OwnMetricsView(ReportView):
+    """Metrics that methods declare and no other view shows."""
+
+    name = "own-metrics"
+    title = "Methods' own metrics"
+    question = "What do methods report besides what the other views show?"
+    place = 210
+
+    def table(self) -> Table | None:
+        """Return a column a metric, as it was declared when the trials ran."""
+        elsewhere = [pattern for view in map(VIEWS.load, VIEWS.names()) for pattern in view.shows]
+        declared = [name for name, metric in self.section.declared.items() if metric.value == "number"]
+        names = [
+            str(column)
+            for column in self.section.ok.columns
+            if _like(str(column), declared) and not _like(str(column), elsewhere) and values_of(self.section, column)
+        ]
+        if not names:
+            return None
+        metrics = [self.section.metric_of(name) for name in names]
+        known = [f"{metric.title}: {metric.doc}" for metric in metrics if metric.doc]
+        caption = f"{'; '.join(known)}. " if known else ""
+        return metrics_table(self.section, names, self.title, f"{caption}Means over seeds.", sparse=True)
+
+
+def _like(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+class TuningView(ReportView):
+    """What it took to find the methods' settings, and what there was to find."""
+
+    name = "tuning"
+    title = "Tuning"
+    question = "What did it cost to find each method's settings, how much was there to gain, and is it easy to find?"
+    place = 6
+
+    @cached_property
+    def tuned(self) -> dict[Variant, TunedMethod]:
+        """The search of each variant's settings."""
+        tuning = self.section.tuning
+        of = {each.method: each for each in tuning.methods} if tuning else {}
+        return {variant: of[variant.method] for variant in self.section.variants if variant.method in of}
+
+    def table(self) -> Table | None:
+        """Return the cost, the scores and the chosen settings of each search; None if there are none."""
+        if not self.tuned:
+            return None
+        targets = {each.target for each in self.tuned.values()} - {None}
+        heads = ["Trials", "Hours", "Trained (s)"]
+        heads += ["Reach the target"] * bool(targets)
+        heads += ["Own (%)", "Median (%)", "Best (%)", "Chosen settings"]
+        target = f" Target: {100 * max(t for t in targets if t is not None):.1f} %." if targets else ""
+        return Table(
+            "Search of the settings",
+            "Of one search of each method with the same budget: trials, hours of them from start to end, training "
+            f"seconds among these; how many of the drawn settings reach the target; best validation "
+            f"{self.section.metric} within the budget of the suite's own settings (mean over studies), of the median "
+            "of those drawn, a failed trial's 0, and of the best (Probst et al., JMLR 2019: best less own is what "
+            f"tuning gains); and what was chosen, trained again with fresh seeds for all other tables.{target}",
+            "Method",
+            (Group("", tuple(heads)),),
+            tuple(Row(v.label, tuple(self._cells(each, bool(targets))), v) for v, each in self.tuned.items()),
+        )
+
+    @staticmethod
+    def _cells(each: TunedMethod, target: bool) -> Sequence[Cell]:
+        own, drawn, best = each.own_val, each.drawn_vals, each.best
+        reaching, count = each.reaching
+        scores = (own, median(drawn) if drawn else None, max(drawn + [t.best_val or 0.0 for t in each.tried]))
+        point = ", ".join(f"{key} {_short(value)}" for key, value in best.point.items()) if best else ""
+        return [
+            Cell(str(len(each.tried))),
+            Cell(significant(each.wall_s / 3600)),
+            Cell(significant(each.trained_s)),
+            *([Cell(f"{reaching} of {count}" if count else "–")] if target else []),
+            *(Cell("–" if score is None else f"{100 * score:.2f}") for score in scores),
+            Cell(point or ("the suite's own" if best else "all failed"), number=False, wrap=True),
+        ]
+
+    def figure(self) -> Figure | None:
+        """Return the best validation score that a search of so many trials is expected to come to."""
+        section, tuning = self.section, self.section.tuning
+        if tuning is None:
+            return None
+        found = {
+            (variant, section.parts[0]): {k: 100 * score for k, score in enumerate(each.course(tuning.sampler), 1)}
+            for variant, each in self.tuned.items()
+            if each.drawn_in_a_study > 1
+        }
+        if not found:
+            return None
+        x = Axis("trials", "Drawn settings tried", whole=True)
+        y = Axis("best_validation_percent", f"Best validation {section.metric} (%)")
+        chart = Chart((Layer(lines(found, x, y)),), x, y)
+        how = (
+            "mean over studies of the best so far, of a sampler that learns from earlier trials"
+            if tuning.sampler == "tpe"
+            else "best of so many draws from all drawn settings' scores (Dodge et al., EMNLP 2019, Eq. 4)"
+        )
+        caption = (
+            f"Expected best validation {section.metric} of a search of so many trials: {how}; failed trials count as "
+            "0. A line that is high at once needs no search; one that still rises had too small a budget."
+        )
+        return make_figure(section, "tuning", "What tuning gains", caption, [chart], 3.6, share=("none", "all"))
+
+
+def _short(value: object) -> str:
+    return significant(value) if isinstance(value, float) and value else show_value(value)

@@ -8,19 +8,18 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from harness.metrics import Metric
-from harness.report.plot import Axis, Entry, Mark, Panel, Plot, cost_axis, guide, line_entries, make_plot
+from harness.report.figure import Axis, Chart, Figure, Layer, cost_axis, deviation, guide_style, make_figure, tidy
 from harness.report.sections import Section
-from harness.report.table import Cell, Table, scale_of
+from harness.report.table import Cell, Table, scale_of, variants_table
 from harness.report.values import Values, values_of
 from harness.report.variants import Variant
-from harness.report.views import ReportView, variants_table
-from harness.report.views.sampling import score_mark
-from harness.results.stats import common_places, percent
+from harness.report.views import ReportView
+from harness.results.stats import Stat, common_places, percent
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One kind of cost: a metric of a section's trials, and what it is called of the whole training."""
+    """One kind of cost: a metric of a section's trials, and its name for the whole training."""
 
     metric: Metric
     name: str
@@ -31,6 +30,8 @@ COSTS = {  # by metric: what is of the whole training has another name than an e
     "energy_gpu_j": "", "energy_cpu_j": "",
 }  # fmt: skip
 PEAKS = ("peak_memory_bytes",)
+NOTHING = "none"
+FRONT = {"front": guide_style((0, (4, 2)))}  # line of the legend
 
 
 def costs(section: Section) -> dict[Cost, Values]:
@@ -48,7 +49,7 @@ def costs(section: Section) -> dict[Cost, Values]:
 
 
 def front(scores: Mapping[Variant, float], amounts: Mapping[Variant, float]) -> list[Variant]:
-    """Return the variants that no other beats in score without costing more, nor in cost with no lower score.
+    """Return the variants that no other surpasses in score without costing more, nor in cost with no lower score.
 
     By rising cost. Of equals in both, each is on the front. Those without an amount are left out.
     """
@@ -62,44 +63,34 @@ def front(scores: Mapping[Variant, float], amounts: Mapping[Variant, float]) -> 
     return sorted((v for v in there if not beaten(v)), key=lambda v: (amounts[v], scores[v]))
 
 
-NOTHING = "none"
-
-
 class ParetoView(ReportView):
     """What the whole training of a method costs, and who has no better one for its score: the Pareto front."""
 
     name = "pareto"
     title = "Accuracy and cost"
-    question = "Who reaches most for the time, bytes, memory and energy of the whole training?"
+    question = "Which methods reach most for the time, bytes, memory and energy of the whole training?"
     place = 180
 
     def table(self) -> Table | None:
-        """Test score, the costs of the whole training, and on which fronts a method is; None without scores."""
+        """Return test score, the costs of the whole training, and the fronts of each method; None without scores."""
         section = self.section
         found, score = costs(section), values_of(section, "test_at_best_val")
         if not found or not score:
             return None
-        scales = {cost: scale_of(cost.metric, values) for cost, values in found.items()}
-        places = {
-            cost: min(3, common_places(stat.mean / scales[cost][0] for stat in values.values() if stat.mean))
-            for cost, values in found.items()
-        }
         on_front = fronts(section, found, score)
-
-        def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-            key = variant, parts
-            amounts = [
-                Cell(f"{values[key].mean / scales[cost][0]:,.{places[cost]}f}") if key in values else Cell()
-                for cost, values in found.items()
-            ]
-            on = [cost.name.lower() for cost in found if variant in on_front.get((cost, parts), ())]
-            return [Cell(percent(score[key])), *amounts, Cell(", ".join(on) or NOTHING, number=False)]
-
-        heads = (
-            f"Test {section.metric} (%)",
-            *(f"{cost.name} ({unit})" for cost, (_, unit) in scales.items()),
-            "On the front of",
-        )
+        columns = {f"Test {section.metric} (%)": {key: Cell(percent(stat)) for key, stat in score.items()}}
+        for cost, values in found.items():
+            size, unit = scale_of(cost.metric, values)
+            places = min(3, common_places(stat.mean / size for stat in values.values() if stat.mean))
+            own = {key: Cell(f"{stat.mean / size:,.{places}f}") for key, stat in values.items()}
+            columns[f"{cost.name} ({unit})"] = own
+        columns["On the front of"] = {
+            (v, parts): Cell(
+                ", ".join(cost.name.lower() for cost in found if v in on_front.get((cost, parts), ())) or NOTHING,
+                number=False,
+            )
+            for v, parts in score
+        }
         return variants_table(
             section,
             "Accuracy and cost",
@@ -107,26 +98,25 @@ class ParetoView(ReportView):
             "energy likewise; peak memory of the rank that has most. On the front of a cost: no other method "
             f"at that P reaches as much for less, or more for as much; “{NOTHING}”: for every cost there is a "
             "better one. The means decide, however close: see the deviations.",
-            heads,
-            cells,
+            columns,
             score,
+            absent=Cell(),
         )
 
-    def figure(self) -> Plot | None:
+    def figure(self) -> Figure | None:
         """Return the test score against each cost, a row a number of parts; None without scores."""
         section = self.section
         found, score = costs(section), values_of(section, "test_at_best_val")
-        on_front = fronts(section, found, score)
-        on_front = {key: own for key, own in on_front.items() if own}
-        shown = [v for v in section.variants if any(v == key[0] for key in score)]
-        if not on_front or len(shown) < 2:
+        on_front = {key: own for key, own in fronts(section, found, score).items() if own}
+        if not on_front or len({v for v, _ in score}) < 2:
             return None
-        kinds = [cost for cost in found if any(cost == own for own, _ in on_front)]
         rows = [
             [
-                cost_panel(section, parts, cost, found[cost], score, best) if best else None
-                for cost in kinds
-                for best in [on_front.get((cost, parts))]
+                cost_chart(section, parts, cost, found[cost], score, on_front[cost, parts])
+                if (cost, parts) in on_front
+                else None
+                for cost in found
+                if any(cost == own for own, _ in on_front)
             ]
             for parts in sorted({parts for _, parts in on_front})
         ]
@@ -135,21 +125,14 @@ class ParetoView(ReportView):
             "mean over seeds, whisker: ± sample standard deviation. Filled and joined by the dashed line: no "
             "other method reaches as much for less. Up and left is better."
         )
-        title, height = "Accuracy and cost", 0.9 + 2.7 * len(rows)
-        entries = entries_of(shown)
-        return make_plot(section, "pareto", title, caption, rows, height, entries=entries, share=("none", "row"))
-
-
-def entries_of(shown: Sequence[Variant]) -> tuple[Entry, ...]:
-    """Return the legend's entries of methods, and of the front."""
-    return (*line_entries(shown, "point"), Entry("front", FRONT, "path"))
-
-
-FRONT = guide((0, (4, 2)))
+        height = 0.9 + 2.7 * len(rows)
+        return make_figure(
+            section, "pareto", "Accuracy and cost", caption, rows, height, keys=FRONT, share=("none", "row")
+        )
 
 
 def fronts(section: Section, found: dict[Cost, Values], score: Values) -> dict[tuple[Cost, int], list[Variant]]:
-    """Return who is on the front of each cost and number of parts; none where nobody has that cost."""
+    """Return the front of each cost and number of parts; none where no method has that cost."""
     return {
         (cost, parts): front(
             {v: stat.mean for (v, own), stat in score.items() if own == parts},
@@ -161,16 +144,21 @@ def fronts(section: Section, found: dict[Cost, Values], score: Values) -> dict[t
     }
 
 
-def cost_panel(
+def cost_chart(
     section: Section, parts: int, cost: Cost, amounts: Values, score: Values, best: Sequence[Variant]
-) -> Panel:
-    """Return a panel of the score of methods against a cost; `best`: who is on the front."""
+) -> Chart:
+    """Return a chart of the score of methods against a cost; `best`: those on the front."""
     size, unit = scale_of(cost.metric, amounts)
-    label = f"{cost.name} ({unit})"
-    there = [v for v, own in score if own == parts and (v, parts) in amounts]
-    at = {v: amounts[v, parts].mean / size for v in there}
-    x, y = [at[v] for v in best], [100 * score[v, parts].mean for v in best]
-    marks = [score_mark((v, parts), (label, at[v]), score[v, parts], on=v in best) for v in there]
-    front = Mark("front", None, parts, ("", x), ("", y), style=FRONT)
-    across, up = cost_axis(label, list(at.values())), Axis(f"Test {section.metric} (%)")
-    return Panel(across, up, (front, *marks), parts)
+    label, there = f"{cost.name} ({unit})", [v for v, own in score if own == parts and (v, parts) in amounts]
+    x = cost_axis(label, [amounts[v, parts].mean / size for v in there])
+    data = tidy(
+        (v, parts, {label: amounts[v, parts].mean / size, **score_columns(score[v, parts]), "front": v in best})
+        for v in there
+    )
+    y = Axis("score_percent", f"Test {section.metric} (%)")
+    return Chart((Layer(data, "points", ("sd",)),), x, y, "", title=f"P = {parts}", parts=parts, front=True)
+
+
+def score_columns(score: Stat) -> dict[str, float | None]:
+    """Return the columns of a score: percent, its deviation, and the seeds behind it."""
+    return {"score_percent": 100 * score.mean, **deviation(score, 0.01)}

@@ -1,4 +1,4 @@
-"""The tables of one section: method by number of parts."""
+"""What each part of a partition holds."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics import METRICS
+from harness.report.figure import DASHED, Axis, Chart, Figure, Guide, Layer, make_figure, tidy
 from harness.report.palette import Style
-from harness.report.plot import DASHED, Axis, Mark, Panel, Plot, line_entries, make_plot
 from harness.report.sections import Section
 from harness.report.table import Cell, Group, Row, Table, parts_heading
 from harness.report.views import ReportView
 
 
 class PartitionView(ReportView):
-    """The tables of one section: method by number of parts."""
+    """What each part of a partition holds."""
 
     name = "partition"
     title = "Partition"
@@ -26,7 +26,7 @@ class PartitionView(ReportView):
     place = 200
 
     def table(self) -> Table:
-        """Inner and boundary nodes of the partitions (BNS-GCN, Table 1)."""
+        """Return inner and boundary nodes of the partitions (BNS-GCN, Table 1)."""
         section = self.section
         rows = []
         for parts in section.parts:
@@ -44,20 +44,19 @@ class PartitionView(ReportView):
             tuple(rows),
         )
 
-    def figure(self) -> Plot | None:
+    def figure(self) -> Figure | None:
         """Return inner and boundary nodes of each part; of many parts how often each ratio is there."""
         section = self.section
         found = sizes(section)
         if not found:
             return None
-        panels = [(_bars if parts <= LISTED else _ratios)(parts, own) for parts, own in found.items()]
+        charts = [(_bars if parts <= LISTED else _ratios)(parts, own) for parts, own in found.items()]
         caption = (
             f"Nodes of each part, as in the table below; of more than {LISTED} parts how many have which ratio "
             "of boundary to inner nodes, and their mean (dashed). Smaller boundaries are better: they are what "
             "has to be fetched and kept."
         )
-        title, entries = "Inner and boundary nodes", line_entries(KINDS, "area")
-        return make_plot(section, "partition", title, caption, [panels], 3.4, entries=entries)
+        return make_figure(section, "partition", "Inner and boundary nodes", caption, [charts], 3.4, series=KINDS)
 
     def details(self) -> dict[str, Table | None]:
         """See `ReportView`."""
@@ -73,13 +72,13 @@ def _range(values: pd.Series[float]) -> Cell:
 
 
 HEADS = (METRICS["inner_nodes"].title, METRICS["boundary_nodes"].title, "Boundary / inner")
-LISTED = 32  # parts; of more, only their range is told
+LISTED = 32  # parts; of more, only their range is shown
 Sizes = dict[int, list[tuple[float, float]]]
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a bar counts; it is of no method."""
+    """The nodes that a bar counts; it belongs to no method."""
 
     label: str
     style: Style
@@ -103,7 +102,7 @@ def sizes(section: Section) -> Sizes:
 
 
 def parts_table(section: Section) -> Table | None:
-    """Inner and boundary nodes of every part; None if there is one part only."""
+    """Return inner and boundary nodes of every part; None if there is one part only."""
     found = sizes(section)
     if not found:
         return None
@@ -121,7 +120,7 @@ def parts_table(section: Section) -> Table | None:
     return Table(
         "Inner and boundary nodes of each part",
         "Of the graph that is trained on; a boundary node is counted in each part that has an edge from it. The part "
-        "with the highest ratio holds most rows of others beside its own, and sets the memory that every rank needs. "
+        "with the highest ratio holds most rows of others besides its own, and sets the memory that every rank needs. "
         f"Where seeds have partitions of their own: means. More parts than {LISTED} are not listed.",
         "Part",
         (Group("", HEADS),),
@@ -134,23 +133,22 @@ def _cells(inner: float, boundary: float) -> tuple[Cell, ...]:
     return Cell(f"{inner:,.0f}"), Cell(f"{boundary:,.0f}"), ratio
 
 
-def _bars(parts: int, own: Sequence[tuple[float, float]]) -> Panel:
-    """Return a panel of the nodes of each part."""
-    marks = [
-        Mark("bar", kind, parts, ("part", [part]), ("nodes", [nodes[i]]))
+def _bars(parts: int, own: Sequence[tuple[float, float]]) -> Chart:
+    """Return a chart of the nodes of each part."""
+    data = tidy(
+        (kind, parts, {"part": part, "nodes": nodes[i]})
         for part, nodes in enumerate(own)
         for i, kind in enumerate(KINDS)
-    ]
-    groups = tuple((str(part), parts) for part in range(parts))
-    return Panel(Axis("Part"), Axis("Nodes", zero=True), tuple(marks), parts, kind="bars", groups=groups)
+    )
+    x, y = Axis("part", "Part"), Axis("nodes", "Nodes", zero=True)
+    return Chart((Layer(data, "bar"),), x, y, "", title=f"P = {parts}", parts=parts)
 
 
-def _ratios(parts: int, own: Sequence[tuple[float, float]]) -> Panel:
-    """Return a panel of how many parts have which ratio of boundary to inner nodes."""
-    boundary = [nodes for _, nodes in own]
+def _ratios(parts: int, own: Sequence[tuple[float, float]]) -> Chart:
+    """Return a chart of how many parts have which ratio of boundary to inner nodes."""
     ratios = [nodes / inner if inner else 0.0 for inner, nodes in own]
-    counts, edges = np.histogram(ratios, bins=20)
-    more = {"part": list(range(parts)), "nodes": boundary, "ratio": ratios}
-    bins = Mark("bins", KINDS[1], parts, ("", edges.tolist()), ("", counts.tolist()), told=False)
-    mean = Mark("up", KINDS[1], parts, ("", [fmean(ratios)]), more=more, style=Style("#222222", "", DASHED))
-    return Panel(Axis("Boundary / inner nodes"), Axis("Parts", zero=True, whole=True), (bins, mean), parts)
+    columns = {"part": list(range(parts)), "nodes": [nodes for _, nodes in own], "ratio": ratios}
+    data = tidy([(KINDS[1], parts, columns)])
+    x, y = Axis("ratio", "Boundary / inner nodes"), Axis("count", "Parts", zero=True, whole=True)
+    mean = Guide(x=[fmean(ratios)])
+    return Chart((Layer(data, "hist"),), x, y, "", (mean,), f"P = {parts}", parts)

@@ -1,11 +1,11 @@
-"""Which method is soonest at its target over all data sets, and what of that hangs on one of them."""
+"""Which method reaches its target fastest over all data sets, and whether that depends on one of them."""
 
 from __future__ import annotations
 
 import math
 from functools import cached_property
 
-from harness.report.plot import Axis, Mark, Panel, Plot, make_plot
+from harness.report.figure import Axis, Chart, Figure, Layer, lines, make_figure
 from harness.report.sections import Section
 from harness.report.table import Cell, Group, Row, Table, bold_best
 from harness.report.variants import Variant
@@ -16,11 +16,11 @@ from harness.results.censored import R_MAX, Profile, profiles
 
 
 class ProfileView(WorkloadsView):
-    """Which method is soonest at its target over all data sets, and what of that hangs on one of them."""
+    """Which method reaches its target fastest over all data sets, and whether that depends on one of them."""
 
     name = "profile"
     title = "Over all data sets"
-    question = "Which method reaches its target soonest over all data sets, and does that hang on one of them?"
+    question = "Which method reaches its target fastest over all data sets, and does that depend on one of them?"
     place = 1
     first = True
 
@@ -47,7 +47,7 @@ class ProfileView(WorkloadsView):
         return profiles(self.medians)
 
     def table(self) -> Table | None:
-        """Each method's profile as a number, what it is without each data set, and the times on each; None if none."""
+        """Return each method's score, its range without one data set, and its times on each; None if none."""
         names = list(dict.fromkeys(name for own in self.medians.values() for name in own))
         best = {
             name: min((t for own in self.medians.values() if (t := own.get(name)) is not None), default=None)
@@ -67,49 +67,49 @@ class ProfileView(WorkloadsView):
                 return Cell(NEVER, number=False)
             return Cell(f"{own / first:.2f}", value=own)
 
+        def without(method: str) -> Cell:
+            found = [score for score in self.profiles[method].without.values() if not math.isnan(score)]
+            return Cell(f"{min(found):.2f} to {max(found):.2f}" if found else "–")
+
         of = {self._named(each, parts): (parts, each.name) for each in self.workloads.sections for parts in each.parts}
         parts, datasets = zip(*(of[name] for name in names), strict=True)
-
         rows = [
-            Row(name, (cell, Cell(self._without(name)), *(ratio(name, each) for each in names)), self.series[name])
+            Row(name, (cell, without(name), *(ratio(name, each) for each in names)), self.series[name])
             for name, cell in zip(order, cells, strict=True)
         ]
         return Table(
-            "Soonest to the target over all data sets",
+            "Fastest to target over all data sets",
             f"Score: the performance profile (share of data sets on which a method takes at most τ times as long as "
-            f"the soonest, by median time to the target; Dolan and Moré, 2002), its mean for τ from 1 to {R_MAX:g}: 1 "
-            f"where it is the soonest everywhere, 0 where it nowhere arrives within {R_MAX:g} times the soonest's time "
+            f"the fastest, by median time to the target; Dolan and Moré, 2002), its mean for τ from 1 to {R_MAX:g}: 1 "
+            f"where it is the fastest everywhere, 0 where it nowhere arrives within {R_MAX:g} times the fastest's time "
             "(AlgoPerf, Dahl et al., 2023). Without one: the lowest and the highest score when any one data set is "
-            "left out; where these overlap between methods, their order hangs on the choice of data. Then the "
-            "median time on each, over the soonest's; medians have intervals, which each data set's own table has.",
+            "left out; where these overlap between methods, their order depends on the choice of data. Then the "
+            "median time on each, relative to the fastest's; each data set's own table has the intervals.",
             "Method",
-            (Group("", ("Score", "Without one")), Group("Times the soonest's time", tuple(names), parts, datasets)),
+            (
+                Group("", ("Score", "Without one")),
+                Group("Relative to the fastest's time", tuple(names), parts, datasets),
+            ),
             tuple(rows),
             profile_to=R_MAX,
         )
 
-    def _without(self, name: str) -> str:
-        found = [score for score in self.profiles[name].without.values() if not math.isnan(score)]
-        return f"{min(found):.2f} to {max(found):.2f}" if found else "–"
-
-    def figure(self) -> Plot | None:
+    def figure(self) -> Figure | None:
         """Return the performance profiles."""
-        drawn = {name: own for name, own in self.profiles.items() if own.taus}
-        if not drawn:
+        found: dict[tuple[Variant, None], dict[float, float]] = {}
+        for name, own in self.profiles.items():
+            if own.taus:
+                pairs = zip(own.taus, own.shares, strict=True)
+                at = {1.0: 0.0} | {tau: 100 * share for tau, share in pairs if tau <= R_MAX}
+                found[self.series[name], None] = at | {R_MAX: max(at.values())}
+        if not found:
             return None
-        title = "Soonest to the target"
-        marks = []
-        for name, own in drawn.items():
-            at = {1.0: 0.0} | {
-                tau: 100 * share for tau, share in zip(own.taus, own.shares, strict=True) if tau <= R_MAX
-            }
-            at |= {R_MAX: max(at.values())}
-            x, y = ("tau", list(at)), ("data_sets_percent", list(at.values()))
-            marks.append(Mark("steps", self.series[name], None, x, y))
-        across = Axis("τ: times the soonest's time", low=0.97, high=R_MAX)
-        up = Axis("Data sets with the target within τ (%)", zero=True, high=105)
+        x = Axis("tau", "τ: time relative to the fastest's", low=0.97, high=R_MAX)
+        y = Axis("data_sets_percent", "Data sets with the target within τ (%)", zero=True, high=105)
         caption = (
-            "Share of data sets on which a method has reached the target within τ times the soonest method's median "
-            "time. Up and to the left is better: where a line begins is how often it is the soonest."
+            "Share of data sets on which a method has reached the target within τ times the fastest method's median "
+            "time. Up and to the left is better: where a line begins is how often it is the fastest."
         )
-        return make_plot(self.section, "profile", title, caption, [[Panel(across, up, tuple(marks))]], 3.4)
+        chart = Chart((Layer(lines(found, x, y), "steps"),), x, y, "")
+        series = [variant for variant, _ in found]
+        return make_figure(self.section, "profile", "Fastest to target", caption, [chart], 3.4, series=series)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.report.bars import MEANS, BarRow, against_baseline, grouped_bars
-from harness.report.plot import Plot
+from harness.report.figure import MEANS, BarRow, Figure, against_baseline, grouped_bars
 from harness.report.sections import Section
 from harness.report.table import (
     Cell,
@@ -36,7 +35,7 @@ class UseView(ReportView):
     place = 150
 
     def table(self) -> Table | None:
-        """Utilisation, power and energy; None if nothing of it was measured."""
+        """Return utilisation, power and energy; None if nothing of it was measured."""
         section = self.section
         columns, gpu = [*CPU_USE], ""
         if section.ok["device"].eq("cuda").any():
@@ -44,19 +43,19 @@ class UseView(ReportView):
             gpu = (
                 " GPU utilisation: share of the time with a kernel running, mean of samples"
                 f"{every(section, 'sample_interval_s')} and of ranks. GPU power (mean of samples) and energy an "
-                "epoch (the driver's counter): sums over GPUs, whoever uses them."
+                "epoch (the driver's counter): sums over GPUs, all users included."
             )
         return metrics_table(
             section,
             columns,
             "Utilisation and energy",
             "Means over the epochs that epoch time is of, then over seeds. CPU: cores that a rank keeps busy "
-            "(CPU seconds of all its threads, those beside the training too, / seconds), mean over ranks; a core "
+            "(CPU seconds of all its threads, those of background threads too, / seconds), mean over ranks; a core "
             "is the 100 % of papers. Memory: see the tables of memory. CPU energy: joules an epoch of all "
-            f"processor packages, whoever uses them.{gpu}",
+            f"processor packages, all users included.{gpu}",
         )
 
-    def figure(self) -> Plot | None:
+    def figure(self) -> Figure | None:
         """Return what was measured of utilisation, power and energy, a row each; None if nothing was."""
         section = self.section
         shown = []
@@ -67,8 +66,7 @@ class UseView(ReportView):
         if not shown:
             return None
         caption = f"The numbers of the table above; {MEANS}. Energy is of an epoch: lower is better."
-        title = "Utilisation and energy"
-        return grouped_bars(section, "use", title, caption, shown)
+        return grouped_bars(section, "use", "Utilisation and energy", caption, shown)
 
 
 def every(section: Section, name: str) -> str:
@@ -93,7 +91,7 @@ class MemoryView(ReportView):
     place = 140
 
     def table(self) -> Table:
-        """Peak memory and its ratio to the baseline's, method by parts."""
+        """Return peak memory and its ratio to the baseline's, method by parts."""
         section = self.section
         peaks = values_of(section, "peak_memory_bytes")
         size, unit = byte_unit(max((s.mean for s in peaks.values()), default=None))
@@ -106,7 +104,7 @@ class MemoryView(ReportView):
         if baseline := section.baseline:
             rule += f" Relative: mean{' above base' if above else ''} / that of {baseline.label} at equal P."
             held = above or peaks
-            columns["Relative (%)"] = ratios(section, held, baseline, lambda base, own: 100 * own / base, 1)
+            columns["Relative (%)"] = ratios(held, baseline, lambda base, own: 100 * own / base, 1)
         source = join_unique(section.ok["peak_memory_source"]) or "not recorded"
         return grid(
             section,
@@ -116,7 +114,7 @@ class MemoryView(ReportView):
             columns,
         )
 
-    def figure(self) -> Plot | None:
+    def figure(self) -> Figure | None:
         """Return peak memory, and below it how much less it is than the baseline's, grouped by number of parts."""
         section = self.section
         above = values_of(section, ABOVE)
@@ -144,7 +142,7 @@ GPU_MEMORY = ("nvml_peak_bytes", "nvml_device_peak_bytes", "allocator_peak_bytes
 
 
 def memory_sources_table(section: Section) -> Table | None:
-    """Peak memory as each source saw it beside the model's total; None if there is neither."""
+    """Return peak memory as each source measured it and the model's total; None if there is neither."""
     sources, gpu = [*CPU_MEMORY], ""
     if section.ok["device"].eq("cuda").any():
         sources += GPU_MEMORY
@@ -169,7 +167,7 @@ def memory_sources_table(section: Section) -> Table | None:
 
 
 def memory_model_table(section: Section) -> Table | None:
-    """The memory model's bytes by component; None if no method has a model."""
+    """Return the memory model's bytes by component; None if no method has a model."""
     model = components(section, "model")
     size, unit = byte_unit(largest_total(model))
     return components_table(
@@ -179,6 +177,6 @@ def memory_model_table(section: Section) -> Table | None:
         f"Memory model ({unit})",
         "What the rank that needs most needs by the method's memory model, by component; mean over seeds; "
         f"1 {unit} = {size:,.0f} bytes. “none”: the method has no such component. A component that corrects "
-        "another, as one beside Eq. 3 (of BNS-GCN) does, can be negative.",
+        "another, as one next to Eq. 3 (of BNS-GCN) does, can be negative.",
         absent=Cell("none"),
     )

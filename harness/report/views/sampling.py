@@ -1,20 +1,20 @@
-"""What sampling saves: score against bytes."""
+"""What sampling and feature caches save."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import itertools
 
-from harness.report.plot import DASHED, Axis, Mark, Panel, Plot, cost_axis, guide, line_entries, make_plot, whiskers
+from harness.report.figure import DASHED, Axis, Chart, Figure, Layer, cost_axis, guide_style, lines, make_figure, tidy
 from harness.report.sections import Section
 from harness.report.sweeps import sweep
-from harness.report.table import Cell, Table, missing
+from harness.report.table import Cell, Key, Table, number_cells, variants_table
 from harness.report.values import Values, values_of
-from harness.report.variants import Variant
-from harness.report.views import ReportView, variants_table
-from harness.results.stats import Stat, byte_unit, common_places, fixed, percent
+from harness.report.views import ReportView
+from harness.report.views.convergence import hit_curve
+from harness.report.views.pareto import score_columns
+from harness.results.stats import Stat, byte_unit, common_places, percent
 
-NOT_TOLD = Cell("none")
+UNREPORTED = Cell("none")
 SHARES = {  # column of record_values: heading
     "edge_share": "Edges drawn (%)",
     "asked_share": "Boundary asked for (%)",
@@ -23,7 +23,7 @@ SHARES = {  # column of record_values: heading
 
 
 def exchanged(section: Section) -> Values:
-    """Return the bytes of exchanges; none unless a method tells how much of the boundary it asks for."""
+    """Return the bytes of exchanges; none unless a method reports how much of the boundary it asks for."""
     asked = values_of(section, "asked_boundary")
     if not any(not variant.is_baseline("full-graph") and parts > 1 for variant, parts in asked):
         return {}
@@ -47,102 +47,162 @@ class SamplingView(ReportView):
     shows = ("stat_kept_boundary", "stat_sampled_boundary", "stat_expected_boundary", "stat_drawn_edges")
 
     def table(self) -> Table | None:
-        """Edges drawn, boundary rows asked for and bytes sent, by falling bytes; None if no method samples."""
+        """Return edges drawn, boundary rows asked for and bytes sent, by falling bytes; None if no method samples."""
         section = self.section
-        sent, asked = exchanged(section), values_of(section, "asked_boundary")
-        score = values_of(section, "test_at_best_val")
-        shares = {heading: values_of(section, column) for column, heading in SHARES.items()}
+        sent, score = exchanged(section), values_of(section, "test_at_best_val")
         size, unit = byte_unit(max((stat.mean for stat in sent.values()), default=None))
         places = max(1, min(3, common_places(stat.mean / size for stat in sent.values() if stat.mean)))
-
-        def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-            key, base = (variant, parts), full_of(section, sent, parts)
-            return [
-                Cell(f"{asked[key].mean:,.0f}") if key in asked else NOT_TOLD,
-                *(Cell(f"{100 * found[key].mean:.1f}") if key in found else NOT_TOLD for found in shares.values()),
-                Cell(fixed(sent[key].mean / size, places)),
-                Cell(f"{100 * sent[key].mean / base.mean:.1f}") if base else Cell(),
-                Cell(percent(score[key])) if key in score else missing(section, variant, parts),
-            ]
-
+        shown = {"Boundary rows": number_cells(values_of(section, "asked_boundary"), places=0)}
+        shown |= {heading: number_cells(values_of(section, name), 0.01, 1) for name, heading in SHARES.items()}
+        base = {key: full_of(section, sent, key[1]) for key in sent}
+        shares = {key: stat.mean / own.mean for key, stat in sent.items() if (own := base[key])}
         name = section.baseline.method if section.baseline else "the baseline"
-        heads = ("Boundary rows", *shares, f"Sent ({unit})", f"Share of {name} (%)", f"Test {section.metric} (%)")
         return variants_table(
             section,
             "What sampling saves",
-            "Of an epoch, all ranks, by falling bytes: what stands next to each other costs the network the "
+            "Of an epoch, all ranks, by falling bytes: neighbouring rows cost the network the "
             "same. A boundary node is asked for as soon as one of its edges is drawn, so on a dense graph "
             "drawing a tenth of the edges saves far less than nine tenths of the bytes. Edges drawn: of all; "
             "boundary rows: asked for in one exchange, and their share of the boundary; predicted: that share by "
-            "the probabilities of the draws; “none”: the method does not tell. Means over the epochs after "
+            "the probabilities of the draws; “none”: the method does not report it. Means over the epochs after "
             "warm-up. Sent: bytes of features, embeddings, their gradients and control (not those of the model, "
             f"which no sampling saves), mean over all epochs; 1 {unit} = {size:,.0f} bytes. Means over seeds.",
-            heads,
-            cells,
+            {
+                **{head: {key: own.get(key, UNREPORTED) for key in sent} for head, own in shown.items()},
+                f"Sent ({unit})": number_cells(sent, size, places),
+                f"Share of {name} (%)": {key: Cell() for key in sent} | number_cells(shares, 0.01, 1),
+                f"Test {section.metric} (%)": {key: Cell(percent(stat)) for key, stat in score.items()},
+            },
             sent,
             falling=sent,
         )
 
-    def figure(self) -> Plot | None:
+    def figure(self) -> Figure | None:
         """Return the test score against the bytes of an epoch, a panel a number of parts; None without sampling."""
         section = self.section
         sent = {key: stat for key, stat in exchanged(section).items() if stat.mean > 0}
         size, unit = byte_unit(max((stat.mean for stat in sent.values()), default=None))
-        panels = score_against(section, sent, size, f"Sent per epoch ({unit})", swept="")
         caption = (
             "Each method by what it sends in an epoch and what it reaches: the numbers of the table above, "
-            "mean over seeds, whisker: ± sample standard deviation. Up and left is better; what stands one "
-            "above the other costs the network the same."
+            "mean over seeds, whisker: ± sample standard deviation. Up and left is better; points one "
+            "above the other cost the network the same."
         )
-        return score_plot(section, "sampling", "Score and bytes", caption, panels)
+        label = f"Sent per epoch ({unit})"
+        return score_figure(section, "sampling", "Score and bytes", caption, sent, size, label, swept="")
 
 
-def score_against(section: Section, amounts: Values, size: float, label: str, *, swept: str) -> list[Panel]:
-    """Return panels of the test score against amounts in units of `size`, one a number of parts.
+def score_figure(
+    section: Section, kind: str, title: str, caption: str, amounts: Values, size: float, label: str, *, swept: str
+) -> Figure | None:
+    """Return the test score against amounts in units of `size`, a panel a number of parts; None if nothing has both.
 
-    Variants that differ in the option `swept` alone are joined. None where nothing has both.
+    Variants that differ in the option `swept` alone are joined.
     """
     score = values_of(section, "test_at_best_val")
-    cells = [key for key in score if key in amounts]
-    if not any(amounts[key].mean for key in cells):
-        return []
-    shown = [variant for variant in section.variants if any(key[0] == variant for key in cells)]
-    panels = []
-    for parts in sorted({parts for _, parts in cells}):
-        marks = []
-        for line in sweep(shown, swept):
-            there = [variant for _, variant in line.points if (variant, parts) in cells]
-            x = [amounts[variant, parts].mean / size for variant in there]
-            y = [100 * score[variant, parts].mean for variant in there]
-            marks.append(
-                Mark("line", line, parts, ("", x), ("", y), style=guide("-"), bare=True, who=there, told=False)
-            )
-        for variant in shown:
-            if (key := (variant, parts)) in cells:
-                marks.append(score_mark(key, (label, amounts[key].mean / size), score[key]))
-        across = cost_axis(label, [amounts[key].mean / size for key in cells if key[1] == parts])
-        panels.append(Panel(across, Axis(f"Test {section.metric} (%)"), tuple(marks), parts))
-    return panels
-
-
-def score_plot(section: Section, kind: str, title: str, caption: str, panels: list[Panel]) -> Plot | None:
-    """Return the figure of `score_against`'s panels; None if there are none."""
-    if not panels:
+    keys = [(v, p) for p in section.parts for v in section.variants if (v, p) in score and (v, p) in amounts]
+    if not any(amounts[key].mean for key in keys):
         return None
-    shown = [mark.of for panel in panels for mark in panel.marks if mark.of and mark.told]
-    entries = line_entries(shown, "point")
-    return make_plot(section, kind, title, caption, [panels], 3.6, entries=entries, share=("none", "all"))
+    points = [(*key, {label: amounts[key].mean / size, **score_columns(score[key])}) for key in keys]
+    found = list(dict.fromkeys(variant for variant, _ in keys))
+    joined = (
+        (line, parts, {label: x, "score_percent": [100 * score[v, parts].mean for v in there], "who": who})
+        for line, parts in itertools.product(sweep(found, swept), section.parts)
+        if (there := [v for _, v in line.points if (v, parts) in keys])
+        for x, who in [([amounts[v, parts].mean / size for v in there], [v.label for v in there])]
+    )
+    layers = [Layer(tidy(joined), "path", style=guide_style("-"), exported=False)]
+    layers.append(Layer(tidy(each for each in points if each[2][label]), "points", ("sd",)))
+    # A logarithmic axis has no place for no amount: the score is a line across.
+    layers.append(Layer(tidy(each for each in points if not each[2][label]), "across", dash=DASHED))
+    y = Axis("score_percent", f"Test {section.metric} (%)")
+    drawn = tuple(layer for layer in layers if len(layer.data))
+    chart = Chart(drawn, cost_axis(label, [amounts[key].mean / size for key in keys]), y)
+    return make_figure(section, kind, title, caption, [chart], 3.6, share=("none", "all"))
 
 
-def score_mark(of: tuple[Variant, int], amount: tuple[str, float], score: Stat, *, on: bool | None = None) -> Mark:
-    """Return a score with its deviation; `on`: whether it is on a front, if there is one: hollow if not.
+def caching(section: Section) -> Values:
+    """Return the hit rates of the variants that have a cache, where there is a boundary, or rows are the host's."""
+    rates = values_of(section, "hit_rate")
+    return {
+        (variant, parts): stat
+        for (variant, parts), stat in rates.items()
+        if (parts > 1 or variant.options.get("storage") == "host") and variant.options.get("cache", "none") != "none"
+    }
 
-    Of no amount it is a line across, for a logarithm cannot show 0.
-    """
-    (label, x), spread = amount, None if score.std is None else 100 * score.std
-    y, more = ("score_percent", [100 * score.mean]), {"sd": spread}
-    if not x and on is None:
-        style = replace(of[0].style, dash=DASHED)
-        return Mark("across", *of, y=y, seeds=[score.n], style=style, more={label: x, **more})
-    told = more if on is None else more | {"front": on}
-    return Mark("points", *of, (label, [x]), y, **whiskers(score, 0.01), more=told, hollow=on is False)
+
+class CacheView(ReportView):
+    """What a feature cache saves on top of sampling."""
+
+    name = "cache"
+    title = "Feature cache"
+    question = "How often is what is asked for in the cache?"
+    place = 110
+    shows = ("stat_cached_boundary", "stat_cached_nodes")
+
+    def table(self) -> Table | None:
+        """Return the hit rate of the feature cache, and of its first and last epoch; None if nothing is cached."""
+        section = self.section
+        rates, sent = caching(section), values_of(section, "bytes_feature")
+        size, unit = byte_unit(max((sent[key].mean for key in rates if key in sent), default=None))
+        curves = {key: curve for key in rates if len(curve := hit_curve(section, *key))}
+        return variants_table(
+            section,
+            "Feature cache",
+            "Of an epoch, all ranks: boundary rows asked for (of mini-batches: remote nodes read), those of them "
+            "found in the cache, and found / asked for: means over the epochs after warm-up, then over seeds; "
+            "hit rate of the first and of the last epoch, mean over seeds. Features: bytes of input "
+            f"features sent, refills of the cache included, mean over all epochs; 1 {unit} = {size:,.0f} bytes.",
+            {
+                "Rows asked for": number_cells(values_of(section, "cache_asked"), places=0),
+                "Found": number_cells(values_of(section, "cache_found"), places=0),
+                "Hit rate (%)": {key: Cell(percent(stat)) for key, stat in rates.items()},
+                "First epoch (%)": {key: Cell(f"{100 * curve.iloc[0]:.1f}") for key, curve in curves.items()},
+                "Last epoch (%)": {key: Cell(f"{100 * curve.iloc[-1]:.1f}") for key, curve in curves.items()},
+                f"Features ({unit})": number_cells(sent, size, 2),
+            },
+            rates,
+            absent=Cell(),
+        )
+
+    def figure(self) -> Figure | None:
+        """Return the hit rate against the cache's capacity, where that was swept, else against the epoch."""
+        section = self.section
+        rates = caching(section)
+        swept = sweep(list(dict.fromkeys(variant for variant, _ in rates)), "capacity")
+        y = Axis("hit_rate_percent", "Hit rate (%)", zero=True)
+        if swept:
+            title, x = (
+                "Hit rate and capacity of the cache",
+                Axis("capacity_percent", "Capacity (% of the boundary)", zero=True),
+            )
+            caption = (
+                "The hit rates of the table above, mean over seeds; a line a cache policy, or whatever else the "
+                "methods differ in."
+            )
+            data = lines(
+                {
+                    (line, parts): {
+                        100 * at: 100 * rates[v, parts].mean for at, v in line.points if (v, parts) in rates
+                    }
+                    for line, parts in itertools.product(swept, sorted({parts for _, parts in rates}))
+                },
+                x,
+                y,
+            )
+        else:
+            curves: dict[Key, dict[float, float]] = {
+                key: dict(zip(curve.index, 100 * curve, strict=True))
+                for key in rates
+                if len(curve := hit_curve(section, *key))
+            }
+            title, x = "Hit rate of the cache by epoch", Axis("epoch", "Epoch", whole=True)
+            caption = (
+                "Rows found in the cache / boundary rows asked for, of each epoch, all ranks; mean over seeds, as "
+                "far as all of them ran."
+            )
+            data = lines(curves, x, y)
+        if data.empty:
+            return None
+        chart = Chart((Layer(data),), x, y)
+        caption, series = f"{caption} Higher is better.", swept or None
+        return make_figure(section, "cache", title, caption, [chart], 3.5, series=series, share=("none", "all"))

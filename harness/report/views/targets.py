@@ -10,27 +10,31 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from harness.report.plot import DOTTED, Axis, Mark, Plot, amount_axis, guide, line_row, make_plot
+from harness.report.figure import DOTTED, Axis, Chart, Figure, Guide, Layer, amount_axis, lines, make_figure
 from harness.report.sections import Section
-from harness.report.table import Cell, Group, Table, bold_best, by_parts
+from harness.report.table import Cell, Group, Key, Table, bold_best, by_parts
 from harness.report.values import values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView
 from harness.results.stats import Stat, common_places, over_seeds, scaled, time_to_score, time_unit
 
 SHARES = (0.9, 0.95, 0.99)  # of the best score of a section
-Courses = dict[tuple[Variant, int], list[pd.DataFrame]]
+NEVER = "not reached"
+DRAWN = np.linspace(0.9, 1.0, 11)  # scores of the figure, as shares of the best
 
 
 @dataclass(frozen=True)
 class Reached:
-    """What the `hits` of `seeds` trials needed to reach a score first: s and epochs; None if none did."""
+    """The amounts that `hits` of `seeds` trials needed to reach a score first; None if none did.
+
+    `prepared_s`: the time, and that of the set-up before it; None where a set-up's is not known.
+    """
 
     time_s: Stat | None
     epochs: Stat | None
     hits: int
     seeds: int
-    prepared_s: Stat | None = None  # the time, and that of the set-up before it; None where a set-up's is not known
+    prepared_s: Stat | None = None
 
     @property
     def always(self) -> bool:
@@ -39,7 +43,7 @@ class Reached:
 
 
 def targets(section: Section) -> tuple[float, ...]:
-    """Return the validation scores to be reached, ascending: those the suite names and `SHARES` of the best.
+    """Return the validation scores to be reached, ascending: those of the suite and `SHARES` of the best.
 
     A share of the best (`best_score`) is rounded down to 0.1 %.
     """
@@ -55,15 +59,15 @@ def best_score(section: Section) -> float | None:
     return max((stat.mean for stat in values_of(section, "best_val").values()), default=None)
 
 
-def courses(section: Section) -> Courses:
-    """Return the scored trials of a section as `trial_course` has them, by variant and number of parts."""
-    scored = {trial: course for trial, course in section.courses.items() if course["score"].notna().any()}
+def scored_trials(section: Section) -> dict[Key, list[pd.DataFrame]]:
+    """Return the epochs of the scored trials (`epoch_sums`), by variant and number of parts."""
+    scored = {trial: own for trial, own in section.epoch_sums.items() if own["score"].notna().any()}
     if "prepared_s" in section.ok:
         before = section.ok.set_index("trial")["prepared_s"].astype(float)
-        scored = {trial: course.assign(prepared_s=before.get(trial)) for trial, course in scored.items()}
-    places = itertools.product(section.variants, section.parts)
-    found = {place: [scored[t] for t in section.select(*place)["trial"] if t in scored] for place in places}
-    return {place: own for place, own in found.items() if own}
+        scored = {trial: own.assign(prepared_s=before.get(trial)) for trial, own in scored.items()}
+    keys = itertools.product(section.variants, section.parts)
+    found = {key: [scored[t] for t in section.select(*key)["trial"] if t in scored] for key in keys}
+    return {key: own for key, own in found.items() if own}
 
 
 def reached(own: Sequence[pd.DataFrame], target: float) -> Reached:
@@ -78,12 +82,8 @@ def reached(own: Sequence[pd.DataFrame], target: float) -> Reached:
     return Reached(seconds, counts, hits, len(own), known)
 
 
-NEVER = "not reached"
-DRAWN = np.linspace(0.9, 1.0, 11)  # scores of the figure, as shares of the best
-
-
 class TargetsView(ReportView):
-    """When a method first reaches a score: its time, epochs and bytes."""
+    """When a method first reaches a score: its time and epochs."""
 
     name = "targets"
     title = "Time to accuracy"
@@ -91,9 +91,9 @@ class TargetsView(ReportView):
     place = 170
 
     def table(self) -> Table | None:
-        """Training time and epochs until each target was first reached; None if nothing was scored."""
+        """Return training time and epochs until each target was first reached; None if nothing was scored."""
         section = self.section
-        scores, found = targets(section), courses(section)
+        scores, found = targets(section), scored_trials(section)
         if not scores or not found:
             return None
         all_reached = {key: [reached(own, score) for score in scores] for key, own in found.items()}
@@ -102,67 +102,59 @@ class TargetsView(ReportView):
         places = min(3, common_places(time / size for time in times))
         shown = _cells(all_reached, lambda stat: scaled(stat, size, places))
         headings = f"Time ({unit})", "With set-up", "Epochs"
-        groups = tuple(Group(f"{100 * score:.1f} %", headings) for score in scores)
         return Table(
             "Time to accuracy",
             f"Training time ({unit}; slowest rank of each epoch, warm-up included, evaluation and set-up not), the "
             "same with the set-up before it (what that found ready-made, such as the partition, counts as much as "
             "its making took; compilation is in neither), and epochs until the validation "
-            f"{section.metric} was first as high as the heading, as far as it was evaluated: a target is met "
-            "between two evaluations and told by the later. Mean ± sample "
-            "standard deviation over the seeds that reach it; where not all do, their number stands beside it "
-            "and the mean is of those. Headings: 90, 95 and 99 % of the best mean score of this section, "
-            "and the target of the suite, if it has one. Bold: soonest at that P, of those that all seeds reach.",
+            f"{section.metric} was first as high as the heading. A target that is met between two evaluations counts "
+            "from the later. Mean ± sample standard deviation over the seeds that reach it; where not all do, their "
+            "number is next to it and the mean is of those. Headings: 90, 95 and 99 % of the best mean score of "
+            "this section, and the target of the suite, if it has one. Bold: fastest at that P, of those that all "
+            "seeds reach.",
             "Method",
-            groups,
+            tuple(Group(f"{100 * score:.1f} %", headings) for score in scores),
             by_parts(section, lambda variant, parts: shown.get((variant, parts), ())),
         )
 
-    def figure(self) -> Plot | None:
-        """Return the training time against the score that it takes, a panel a number of parts."""
-        section = self.section
-        best, found = best_score(section), courses(section)
-        drawn = {key: line for key, own in found.items() if best and (line := _line(own, (best * DRAWN).tolist()))}
+    def figure(self) -> Figure | None:
+        """Return the training time against the score to be reached, a panel a number of parts."""
+        section, best = self.section, best_score(self.section)
+        drawn: dict[Key, dict[float, float]] = {}
+        for key, own in scored_trials(section).items():
+            each = {score: reached(own, score) for score in (best * DRAWN).tolist()} if best else {}
+            known = {score: found.time_s.mean for score, found in each.items() if found.always and found.time_s}
+            drawn |= {key: known} if known else {}
         if not drawn:
             return None
         times = [time for line in drawn.values() for time in line.values()]
         size, unit = time_unit(max(times))
-        lines = {key: {100 * score: time / size for score, time in line.items()} for key, line in drawn.items()}
-        dotted = [Mark("up", x=("", [100 * score]), style=guide(DOTTED)) for score in targets(section)]
-        across = "score_percent", Axis(f"Validation {section.metric} to reach (%)")
-        up = f"training_time_{unit}", amount_axis(f"Training time ({unit})", times)
-        panels = line_row(lines, across, up, beside=dotted)
+        x = Axis("score_percent", f"Validation {section.metric} to reach (%)")
+        y = amount_axis(f"training_time_{unit}", f"Training time ({unit})", times)
+        scaled_lines = {key: {100 * score: time / size for score, time in own.items()} for key, own in drawn.items()}
+        dotted = Guide(x=[100 * score for score in targets(section)], dash=DOTTED)
+        chart = Chart((Layer(lines(scaled_lines, x, y)),), x, y, guides=(dotted,))
         caption = (
             "Training time until the score was first reached, mean over seeds; a line ends where not all seeds "
             "reach more. Dotted: the targets of the table above. Down and to the right is better."
         )
-        title = "Time to accuracy"
-        return make_plot(section, "targets", title, caption, [panels], 3.6, share=("none", "all"))
+        return make_figure(section, "targets", "Time to accuracy", caption, [chart], 3.6, share=("none", "all"))
 
 
-def _cells(
-    found: dict[tuple[Variant, int], list[Reached]], write: Callable[[Stat], str]
-) -> dict[tuple[Variant, int], list[Cell]]:
-    """Return the cells of all rows: of each target the time, the soonest at a number of parts bold, and epochs."""
-    cells: dict[tuple[Variant, int], list[Cell]] = {key: [] for key in found}
+def _cells(found: dict[Key, list[Reached]], write: Callable[[Stat], str]) -> dict[tuple[Variant, int], list[Cell]]:
+    """Return the cells of all rows: of each target the time, the fastest at a number of parts bold, and epochs."""
+    cells: dict[Key, list[Cell]] = {key: [] for key in found}
     for parts in {parts for _, parts in found}:
         keys = [key for key in found if key[1] == parts]
         for column in zip(*(found[key] for key in keys), strict=True):
             times = [each.time_s.mean if each.always and each.time_s else None for each in column]
-            shown = bold_best([_time_cell(each, write) for each in column], times, highest=False)
-            for key, each, cell in zip(keys, column, shown, strict=True):
+            texts = [
+                Cell(write(each.time_s), "" if each.always else f"{each.hits} of {each.seeds}")
+                if each.time_s
+                else Cell(NEVER, number=False)
+                for each in column
+            ]
+            for key, each, cell in zip(keys, column, bold_best(texts, times, highest=False), strict=True):
                 whole = Cell(write(each.prepared_s)) if each.prepared_s else Cell()
                 cells[key] += [cell, whole, Cell(f"{each.epochs.mean:,.0f}") if each.epochs else Cell()]
     return cells
-
-
-def _time_cell(each: Reached, write: Callable[[Stat], str]) -> Cell:
-    if not each.time_s:
-        return Cell(NEVER, number=False)
-    return Cell(write(each.time_s), "" if each.always else f"{each.hits} of {each.seeds}")
-
-
-def _line(own: Sequence[pd.DataFrame], scores: Sequence[float]) -> dict[float, float]:
-    """Return the mean seconds by score, of those that all of a method's trials reach."""
-    each = {score: reached(own, score) for score in scores}
-    return {score: found.time_s.mean for score, found in each.items() if found.always and found.time_s}

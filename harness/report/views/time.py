@@ -1,19 +1,43 @@
-"""How long an epoch takes, over all ranks and of each."""
+"""How long an epoch takes, over all ranks and of each, and what more parts bring."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.report.bars import MEANS, BarRow, against_baseline, grouped_bars
 from harness.report.columns import RANK, RANK_SUFFIX
-from harness.report.notes import explain_flags, flag_marks
-from harness.report.plot import Plot
+from harness.report.figure import (
+    MEANS,
+    Axis,
+    BarRow,
+    Chart,
+    Figure,
+    Guide,
+    Layer,
+    against_baseline,
+    amount_axis,
+    deviation,
+    grouped_bars,
+    make_figure,
+    tidy,
+)
 from harness.report.sections import Section
-from harness.report.table import Cell, Table, column, grid, heading, missing, ratios, seeds_note
-from harness.report.values import numbered, values_of
+from harness.report.table import (
+    Cell,
+    Cells,
+    Key,
+    Table,
+    column,
+    grid,
+    heading,
+    number_cells,
+    ratios,
+    seeds_note,
+    variants_table,
+)
+from harness.report.values import Values, numbered, values_of
 from harness.report.variants import Variant
-from harness.report.views import ReportView, variants_table
+from harness.report.views import ReportView
+from harness.report.warnings import explain_flags, flag_marks
 from harness.results.stats import common_places, join_unique, time_unit
 
 
@@ -26,19 +50,16 @@ class EpochTimeView(ReportView):
     place = 20
 
     def table(self) -> Table:
-        """Epoch time and speed-up over the baseline, method by parts; flagged trials are marked."""
+        """Return epoch time and speed-up over the baseline, method by parts; flagged trials are marked."""
         section = self.section
         times = values_of(section, "epoch_time_s")
         shown = column(section, times, highest=False)
-        marked = [
-            [replace(cell, mark=flag_marks(section, v, parts)) for cell, v in zip(cells, section.variants, strict=True)]
-            for parts, cells in zip(section.parts, shown, strict=True)
-        ]
+        marked: Cells = {key: replace(cell, mark=flag_marks(section, *key)) for key, cell in shown.items()}
         columns = {heading(section.metric_of("epoch_time_s"), "s"): marked}
         rule = "No trials of a baseline, hence no speed-up."
         if baseline := section.baseline:
             rule = f"Speed-up: mean epoch time of {baseline.label} / that of the method, at equal P."
-            columns["Speed-up (×)"] = ratios(section, times, baseline, lambda base, own: base / own, 2)
+            columns["Speed-up (×)"] = ratios(times, baseline, lambda base, own: base / own, 2)
         timing = join_unique(section.ok["timing"])
         which = {
             "breakdown": " The epochs are those without barriers (timing: breakdown).",
@@ -53,7 +74,7 @@ class EpochTimeView(ReportView):
             columns,
         )
 
-    def figure(self) -> Plot | None:
+    def figure(self) -> Figure | None:
         """Return epochs per second, and below them the speed-up over the baseline, grouped by number of parts."""
         section = self.section
         rates = values_of(section, "throughput_epochs_s")
@@ -78,32 +99,111 @@ LISTED = 16  # ranks; of more only slowest, mean and fastest are shown
 
 
 def rank_table(section: Section) -> Table | None:
-    """Epoch time of every rank and their imbalance; None if no trial has more than one rank."""
+    """Return the epoch time of every rank and their imbalance; None if no trial has more than one rank."""
     ranks = numbered(section, RANK, RANK_SUFFIX)
-    which = {name: values_of(section, f"rank_time_{name}_s") for name in ("slowest", "mean", "fastest")}
+    which = {name: values_of(section, f"rank_time_{name.lower()}_s") for name in ("Slowest", "Mean", "Fastest")}
     imbalance = values_of(section, "imbalance")
-    size, unit = time_unit(max((stat.mean for stat in which["slowest"].values()), default=None))
-    places = common_places(stat.mean / size for stat in which["fastest"].values())
-
-    def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-        key = variant, parts
-        own = [found[key].mean / size for found in ranks if key in found]
-        listed = Cell(", ".join(f"{each:,.{places}f}" for each in own), number=False, wrap=True)
-        if not own or len(own) > LISTED:
-            listed = Cell(f"{len(own)} ranks", number=False) if own else missing(section, variant, parts)
-        times = [
-            Cell(f"{found[key].mean / size:,.{places}f}") if key in found else missing(section, variant, parts)
-            for found in which.values()
-        ]
-        return (*times, Cell(f"{imbalance[key].mean:.2f}"), listed)
-
+    size, unit = time_unit(max((stat.mean for stat in which["Slowest"].values()), default=None))
+    places = common_places(stat.mean / size for stat in which["Fastest"].values())
+    listed: dict[Key, Cell] = {}
+    for key in imbalance:
+        own = [f"{found[key].mean / size:,.{places}f}" for found in ranks if key in found]
+        if own:
+            text = ", ".join(own) if len(own) <= LISTED else f"{len(own)} ranks"
+            listed[key] = Cell(text, number=False, wrap=len(own) <= LISTED)
+    columns = {name: number_cells(found, size, places) for name, found in which.items()}
     return variants_table(
         section,
         f"Epoch time by rank ({unit})",
         "Epoch time above is the maximum over ranks, not their mean: it takes the slowest rank of each epoch, which "
         "need not be the same one, so it is at least the slowest rank's value here. Here: each rank's median over the "
         "same epochs; slowest, mean and fastest of them; imbalance = slowest / mean (1 = balanced). Means over seeds.",
-        ("Slowest", "Mean", "Fastest", "Imbalance", "Ranks 0, 1, …"),
-        cells,
-        {key for key in imbalance if key[1] > 1},
+        columns | {"Imbalance": number_cells(imbalance, places=2), "Ranks 0, 1, …": listed},
+        [key for key in imbalance if key[1] > 1],
     )
+
+
+class ScalingView(ReportView):
+    """Throughput and speed-up against the number of parts."""
+
+    name = "scaling"
+    title = "Scaling"
+    question = "What do more parts bring a method?"
+    place = 30
+
+    def table(self) -> Table | None:
+        """Return throughput, speed-up over a method's own fewest parts, and efficiency; None at one number of parts."""
+        section = self.section
+        rates = _scaling(section)
+        if not rates:
+            return None
+        own = {
+            key: stat.mean / rates[key[0], first].mean for key, stat in rates.items() if (first := _first(rates, key))
+        }
+        efficiency = {key: Cell(f"{100 * ratio * _first(rates, key) / key[1]:.0f}") for key, ratio in own.items()}
+        return grid(
+            replace(section, variants=_several(section, rates)),
+            "Throughput and speed-up by number of parts",
+            f"Epochs per second = 1 / epoch time. {seeds_note(rates)} Speed-up: mean throughput / the method's "
+            "own with the fewest parts that it was run on. Efficiency: speed-up / how many times as many parts; "
+            "100 % is ideal, as long as a rank has cores or a GPU of its own. Bold: highest of the column.",
+            {
+                "Throughput (epochs/s)": column(section, rates, highest=True),
+                "Speed-up over own fewest P (×)": number_cells(own, places=2),
+                "Efficiency (%)": efficiency,
+            },
+        )
+
+    def figure(self) -> Figure | None:
+        """Return throughput (left) and speed-up over the fewest parts (right) against the number of parts."""
+        section = self.section
+        rates = _scaling(section)
+        if not rates:
+            return None
+        own = {v: {p: rates[v, p] for p in section.parts if (v, p) in rates} for v in _several(section, rates)}
+        left = tidy(
+            (v, None, {"P": p, "epochs_per_s": stat.mean, **deviation(stat)})
+            for v, found in own.items()
+            for p, stat in found.items()
+        )
+        right = tidy(
+            (v, None, {"P": list(found), "speed_up": [s.mean / first.mean for s in found.values()]})
+            for v, found in own.items()
+            for first in [next(iter(found.values()))]
+        )
+        ends = section.parts[0], section.parts[-1]
+        ticks = {float(parts): str(parts) for parts in section.parts}
+        x = Axis("P", "Number of parts P (= ranks), log scale", log=True, ticks=ticks, base=2)
+        rate = amount_axis("epochs_per_s", "Throughput (epochs / s)", [stat.mean for stat in rates.values()])
+        charts = (
+            Chart((Layer(left, "line", ("sd",)),), x, rate, ""),
+            Chart(
+                (Layer(right),),
+                x,
+                amount_axis("speed_up", "Speed-up over own fewest P (×)"),
+                "",
+                (Guide(x=ends, y=(1.0, ends[1] / ends[0])),),
+            ),
+        )
+        caption = (
+            "The numbers of the table above, mean over seeds; whisker: ± sample standard deviation; dashed: as "
+            "many times faster as there are parts. Higher is better."
+        )
+        return make_figure(section, "scaling", "Throughput and speed-up by parts", caption, [charts], 3.8)
+
+
+def _scaling(section: Section) -> Values:
+    """Return the throughputs of the methods that have them at two numbers of parts."""
+    rates = values_of(section, "throughput_epochs_s")
+    return {key: stat for key, stat in rates.items() if key[0] in _several(section, rates)}
+
+
+def _several(section: Section, rates: Values) -> tuple[Variant, ...]:
+    """Return the variants that were run on several numbers of parts."""
+    return tuple(v for v in section.variants if sum(key[0] == v for key in rates) > 1)
+
+
+def _first(rates: Values, key: Key) -> int:
+    """Return the fewest parts that a variant was run on; 0 where its throughput there is 0."""
+    first = min(parts for variant, parts in rates if variant == key[0])
+    return first if rates[key[0], first].mean else 0

@@ -1,19 +1,23 @@
-"""Bytes by purpose, and those that pass the network."""
+"""Bytes by purpose, through the network, and from rank to rank."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+import math
+from collections.abc import Sequence
 
-from harness.report.bars import stacked_bars
+import numpy as np
+
+from harness.report.columns import Matrix
+from harness.report.figure import LOG_FROM, Axis, Chart, Figure, Layer, make_figure, stacked_bars, tidy
 from harness.report.palette import PURPOSES
-from harness.report.plot import Plot
 from harness.report.sections import Section
-from harness.report.table import Cell, Table, components_table, missing
-from harness.report.values import Values, components, largest_total, values_of
+from harness.report.table import Cell, Key, Table, components_table, number_cells, variants_table
+from harness.report.values import components, largest_total, values_of
 from harness.report.variants import Variant
-from harness.report.views import ReportView, variants_table
+from harness.report.views import ReportView
 from harness.report.views.batches import ALIKE, Saving, exchanges, savings_of
-from harness.results.stats import byte_unit, fixed, join_unique
+from harness.results.stats import byte_unit, common_places, fixed, join_unique
 
 
 class TrafficView(ReportView):
@@ -25,7 +29,7 @@ class TrafficView(ReportView):
     place = 60
 
     def table(self) -> Table | None:
-        """Bytes per epoch by purpose, a row a method and number of parts; None if nothing was sent."""
+        """Return bytes per epoch by purpose, a row a method and number of parts; None if nothing was sent."""
         section = self.section
         purposes = components(section, "purpose")
         size, unit = byte_unit(largest_total(purposes))
@@ -44,24 +48,18 @@ class TrafficView(ReportView):
             found = sent.get((variant, parts))
             return Cell(fixed(found.mean / size, places)) if found else Cell()
 
-        def shares(saving: Saving) -> Callable[[Variant, int, int], Cell]:
-            def cell(variant: Variant, parts: int, _: int) -> Cell:
-                share = saving(variant, parts)
-                return Cell() if share is None else Cell(f"{100 * share:,.1f}")
+        def saved(variant: Variant, parts: int, saving: Saving) -> Cell:
+            share = saving(variant, parts)
+            return Cell() if share is None else Cell(f"{100 * share:,.1f}")
 
-            return cell
+        shares = {
+            f"Saved of {name} (%)": lambda variant, parts, _, saving=saving: saved(variant, parts, saving)
+            for name, saving in savings.items()
+        }
+        title, more = f"Traffic ({unit} per epoch, all ranks)", {"Exchanged": exchanged, **shares} if shares else {}
+        return components_table(section, purposes, size, title, caption, more=more)
 
-        saved = {f"Saved of {name} (%)": shares(saving) for name, saving in savings.items()}
-        return components_table(
-            section,
-            purposes,
-            size,
-            f"Traffic ({unit} per epoch, all ranks)",
-            caption,
-            more={"Exchanged": exchanged} | saved if saved else {},
-        )
-
-    def figure(self) -> Plot | None:
+    def figure(self) -> Figure | None:
         """Return stacked bars of bytes per epoch by purpose."""
         section = self.section
         if not (purposes := components(section, "purpose")):
@@ -69,7 +67,7 @@ class TrafficView(ReportView):
         size, unit = byte_unit(largest_total(purposes))
         caption = (
             "The purposes of the table above, stacked, all ranks together; each panel has a scale of its own, "
-            f"the total stands beside the bar; 1 {unit} = {size:,.0f} bytes. A number of parts without any byte "
+            f"the total is next to the bar; 1 {unit} = {size:,.0f} bytes. A number of parts without any byte "
             "has no panel."
         )
         title, scale = "Bytes per epoch by purpose", (size, f"Bytes per epoch ({unit})")
@@ -80,48 +78,151 @@ class TrafficView(ReportView):
         return {"network_traffic": network_traffic_table(self.section)}
 
 
-PLACES = 2
-
-
 def network_traffic_table(section: Section) -> Table | None:
-    """Counted bytes, bytes through the network by estimate and as the interface saw them; None if only counted."""
+    """Return counted bytes, bytes through the network by estimate and by its interface; None if only counted."""
     verified = "wire_seen_by" in section.ok and bool(section.ok["wire_seen_by"].notna().any())
-    columns = {"Counted": values_of(section, "counted_bytes")}
-    if estimated := values_of(section, "wire_estimate_bytes"):
-        columns["Estimated"] = estimated
-    if verified:
-        columns["Interface"] = values_of(section, "wire_bytes")
-    if len(columns) == 1:
-        return None
-    ratio = values_of(section, "wire_ratio")
-    size, unit = byte_unit(max((s.mean for found in columns.values() for s in found.values()), default=None))
-
-    def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-        key, gap = (variant, parts), missing(section, variant, parts)
-        found = [own.get(key) for own in columns.values()]
-        row = [Cell(fixed(stat.mean / size, PLACES)) if stat else gap for stat in found]
-        if verified:
-            row.append(Cell(f"{ratio[key].mean:.3f}") if key in ratio else gap)
-            whose = join_unique(section.select(variant, parts)["wire_seen_by"])
-            row.append(Cell(whose or gap.text, number=False))
-        return row
-
-    heads = (*columns, *(("Ratio", "Seen at") if verified else ()))
-    shared = any(key not in ratio for key in columns.get("Interface", {}) if key[1] > 1)
-    caption = f"{_rules(columns, shared)} Means over seeds; 1 {unit} = {size:,.0f} bytes."
-    title = f"Bytes through the network ({unit} per epoch, all ranks)"
-    return variants_table(section, title, caption, heads, cells, {key for key in columns["Counted"] if key[1] > 1})
-
-
-def _rules(columns: dict[str, Values], shared: bool) -> str:
+    found = {"Counted": values_of(section, "counted_bytes")}
     rules = ["Counted: payload of the training epochs, as in the table above."]
-    if "Estimated" in columns:
+    if estimated := values_of(section, "wire_estimate_bytes"):
+        found["Estimated"] = estimated
         rules.append("Estimated: counted plus the headers of full frames.")
-    if "Interface" in columns:
+    if verified:
+        found["Interface"] = values_of(section, "wire_bytes")
         rules.append(
             "Interface (traffic: verify): what the kernel saw leave through the network interface meanwhile, "
             "with headers, acknowledgements and barriers; ratio: interface / counted."
         )
-    if shared:
-        rules.append("No ratio where ranks share a host's link: what they send each other does not pass it.")
-    return " ".join(rules)
+    if len(found) == 1:
+        return None
+    ratio = values_of(section, "wire_ratio")
+    size, unit = byte_unit(max((s.mean for own in found.values() for s in own.values()), default=None))
+    columns = {name: number_cells(own, size, 2) for name, own in found.items()}
+    if verified:
+        columns["Ratio"] = number_cells(ratio, places=3)
+        whose = {key: join_unique(section.select(*key)["wire_seen_by"]) for key in found["Counted"]}
+        columns["Seen at"] = {key: Cell(text, number=False) for key, text in whose.items() if text}
+        if any(key not in ratio for key in found["Interface"] if key[1] > 1):
+            rules.append("No ratio where ranks share a host's link: what they send each other does not pass it.")
+    return variants_table(
+        section,
+        f"Bytes through the network ({unit} per epoch, all ranks)",
+        f"{' '.join(rules)} Means over seeds; 1 {unit} = {size:,.0f} bytes.",
+        columns,
+        [key for key in found["Counted"] if key[1] > 1],
+    )
+
+
+ACROSS = 5  # heat maps side by side
+FEW = 3  # ranks, up to which squares are small
+TICKS = 8  # of an axis of ranks
+MOST = 16  # panels of a figure
+
+
+def peers(section: Section) -> dict[Key, Matrix]:
+    """Return the bytes an epoch from rank to rank [P, P], mean over seeds, where any were sent."""
+    if "peer_bytes" not in section.ok:
+        return {}
+    keys = itertools.product(section.variants, section.parts)
+    known = {key: list(section.select(*key)["peer_bytes"].dropna()) for key in keys}
+    means = {key: np.mean(own, axis=0) for key, own in known.items() if own}
+    return {key: sent for key, sent in means.items() if sent.any()}
+
+
+class PeersView(ReportView):
+    """How much each rank sends each other: bytes between every two ranks."""
+
+    name = "peers"
+    title = "Traffic from rank to rank"
+    question = "How much does each rank send each other rank?"
+    place = 70
+
+    def table(self) -> Table | None:
+        """Return mean and largest bytes between two ranks, and of a rank; None if ranks sent each other nothing."""
+        section = self.section
+        found = peers(section)
+        if not found:
+            return None
+        size, unit = byte_unit(max(float(sent.max()) for sent in found.values()))
+        means = {key: float(_between(sent).mean()) for key, sent in found.items()}
+        places = min(3, common_places(mean / size for mean in means.values()))
+        largest: dict[Key, Cell] = {}
+        ratio: dict[Key, Cell] = {}
+        busiest: dict[int, dict[Key, Cell]] = {0: {}, 1: {}}  # by axis: receiving, sending
+        for key, sent in found.items():
+            source, target = np.unravel_index(int(sent.argmax()), sent.shape)
+            largest[key] = Cell(fixed(sent.max() / size, places), f"{source} to {target}")
+            ratio[key] = Cell(f"{sent.max() / means[key]:.2f}")
+            for axis, own in busiest.items():
+                ranks = sent.sum(axis=axis)
+                own[key] = Cell(f"{ranks.max() / ranks.mean():.2f}", f"rank {int(ranks.argmax())}")
+        return variants_table(
+            section,
+            f"Bytes from rank to rank ({unit} per epoch)",
+            "Of an epoch, mean over seeds: bytes that one rank sends another, of all ordered pairs; the largest "
+            "with the ranks it goes from and to; and what the busiest rank sends and receives / the mean of "
+            "ranks: 1 is balanced. Only what goes from one rank to another: all-reduces (model) and swaps have "
+            f"no peer. 1 {unit} = {size:,.0f} bytes.",
+            {
+                "Mean of a pair": number_cells(means, size, places),
+                "Largest": largest,
+                "Largest / mean": ratio,
+                "Most sent / mean rank": busiest[1],
+                "Most received / mean rank": busiest[0],
+            },
+            found,
+        )
+
+    def figure(self) -> Figure | None:
+        """Return a heat map of bytes from rank to rank, a panel a method at its largest number of parts."""
+        section = self.section
+        found = peers(section)
+        if not found:
+            return None
+        largest = {variant: max(p for v, p in found if v == variant) for variant, _ in found}
+        shown = [(v, largest[v]) for v in section.variants if v in largest][:MOST]
+        size, unit = byte_unit(max(float(found[key].max()) for key in shown))
+        most = max(parts for _, parts in shown)
+        x, y = (_rank_axis(name, f"{way} rank", most) for name, way in (("target", "to"), ("source", "from")))
+        charts = []
+        for variant, parts in shown:
+            sent = found[variant, parts] / size
+            pairs = [(i, j) for i in range(parts) for j in range(parts) if i != j]
+            source, target = (list(each) for each in zip(*pairs, strict=True))
+            cells = {"target": target, "source": source, f"{unit}_per_epoch": [float(sent[pair]) for pair in pairs]}
+            charts.append((variant, parts, cells))
+        data = tidy(charts)
+        columns = min(ACROSS, len(shown))
+        left_out = len(largest) - len(shown)
+        caption = (
+            "Bytes that the rank of a row sends the rank of a column in an epoch, mean over seeds; all panels "
+            "have one scale of colours. Each method at the largest number of parts that it was run on."
+            + (f" {left_out} more methods are in the table alone." if left_out else "")
+        )
+        return make_figure(
+            section,
+            "peers",
+            "Bytes from rank to rank",
+            caption,
+            [Chart((Layer(data, "cells"),), x, y, "series")],
+            0.7 + (2.6 if most > FEW else 2.0) * -(-len(shown) // columns),
+            colour=_colours([found[key] / size for key in shown], f"{unit}_per_epoch", f"{unit} per epoch"),
+            wrap=columns,
+        )
+
+
+def _between(sent: Matrix) -> Matrix:
+    """Return the entries of pairs: all off the diagonal."""
+    return sent[~np.eye(len(sent), dtype=bool)]
+
+
+def _colours(shown: Sequence[Matrix], column: str, label: str) -> Axis:
+    """Return the scale of colours, logarithmic where amounts span far."""
+    sent = np.concatenate([_between(each) for each in shown])
+    least, most = float(sent[sent > 0].min()), float(sent.max())
+    log = most > LOG_FROM * least
+    return Axis(column, label, log=log, low=least if log else 0.0, high=most)
+
+
+def _rank_axis(column: str, label: str, parts: int) -> Axis:
+    ticks = {float(rank): str(rank) for rank in range(0, parts, math.ceil(parts / TICKS))}
+    return Axis(column, label, ticks=ticks)

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Step, SyncExchange, announce
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Step, SyncExchange
+from harness.plugin import announce
 
 
 class NewMethodOptions(FullGraphOptions):
@@ -35,7 +36,7 @@ class NewMethod(FullGraphMethod[NewMethodOptions]):
         """Yield one step for each update of the weights; every rank must yield equally many."""
         worker, partition = self.worker, self.worker.partition
         # The method is here: which boundary nodes are read, and what their edges count. Random numbers come
-        # from worker.rng, bytes go through worker.comm: both are then told and repeatable.
+        # from worker.rng, bytes go through worker.comm: both are then counted and repeatable.
         kept = np.flatnonzero(worker.rng.random(partition.num_boundary) < self.options.rate)
         scale = worker.features.inner.new_full((kept.size,), 1 / self.options.rate)
         yield Step(

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from harness import MiniBatchMethod, NodeBatchOptions, Sample, Sampler, Source, batch_seed, draw_neighbours
+from harness import MiniBatchMethod, NodeBatchOptions, Sample, Sampler, Source
+from harness.plugin import batch_seed, draw_neighbours
 
 
 class NewMethodOptions(NodeBatchOptions):

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from support.small_graphs import prepared, random_edges
 
-from harness.data.partition import store as partition_store
+from harness.data.partition import cached as partition_store
 from harness.data.partition import view as partition_view
-from harness.data.partition.store import ensure_partitioned, find_partitioned, partition_table
+from harness.data.partition.cached import ensure_partitioned, find_partitioned, partition_table
 from harness.errors import DataError, UserError
 from harness.spec import PartitionSpec
 

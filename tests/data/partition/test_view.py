@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from support.small_graphs import Edges, prepared, random_edges
 
 from harness.data.graph import GraphData
-from harness.data.partition.store import ensure_partitioned, partition_table
-from harness.data.store import write_graph
+from harness.data.partition.cached import ensure_partitioned, partition_table
+from harness.data.prepared import write_graph
 from harness.spec import PartitionSpec
 
 

@@ -12,18 +12,18 @@ import pytest
 from launch.executors.conftest import MakeSuite, Suite
 from launch.tiny import SUITE
 
-from harness.cli.options import shard_of
+from harness.cli.command_options import shard_of
 from harness.errors import UserError
 from harness.launch.executors import local
 from harness.launch.executors.local import jobs_here
 from harness.launch.executors.submission import Submission
-from harness.launch.memory import Capacity
-from harness.launch.runner import RunOptions
+from harness.launch.hardware import Capacity
+from harness.launch.slots import RunOptions
 from harness.results.leases import LEASES
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
+from harness.suite.suite_file import load_suite
 
 pytestmark = [
     pytest.mark.slow,

@@ -18,13 +18,14 @@ from launch.tiny import Silent, write_suite
 from harness.errors import UserError
 from harness.launch.executors.slurm import by_need
 from harness.launch.executors.submission import Arrivals, Need, Submission, check_devices
-from harness.launch.runner import RunOptions, run_suite
+from harness.launch.runner import run_suite
 from harness.launch.runner_process import RUNNERS, RunnerJob, start_runner, stop_runner
+from harness.launch.slots import RunOptions
 from harness.results.record_store import ResultStore
 from harness.runtime.channel import write_secret
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
+from harness.suite.suite_file import load_suite
 
 TESTS = Path(__file__).resolve().parents[2]
 
@@ -78,6 +79,7 @@ def test_the_submitter_says_nothing_of_the_nodes_devices(submission: Submission)
         check_devices(auto, None)
 
 
+@pytest.mark.slow
 def test_a_runner_does_not_wait_for_what_others_run(submission: Submission) -> None:
     """Two of six trials are another's; their records arrive later."""
     other = ResultStore(submission.store.root, "tiny")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,13 @@ import pytest
 import torch
 from harness_methods.cagnet import CAGNET
 from support.broadcasts import directed_graph, group_bits
+from support.tiers import Batches, tiered
 
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.errors import UserError
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.run_config import TrainSpec
 
@@ -59,6 +61,7 @@ COUNTED_GAT = ModelSpec(name="gat", layers=2, hidden=6, heads=2, dropout=0.5)
 PARTS = {world: np.random.default_rng(world).integers(0, world, NODES) for world in (2, 3, 4)}
 # Replications by number of ranks whose training is held to one process, and one whose bytes are counted.
 EXACT, BYTES = {2: [2], 4: [2, 4]}, {3: 1, 4: 2}
+TIERED_BYTES = [(3, 1), pytest.param(4, 2, marks=pytest.mark.slow)]
 EXACT_SPEC = TrainSpec(epochs=EPOCHS, precision="float64", threads=1)
 
 
@@ -80,10 +83,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def by_world(folder: Path) -> dict[int, list[list[RankOutcome]]]:
+def by_world(folder: Path) -> Batches[int, list[list[RankOutcome]]]:
     """Outcomes by rank and case of 2, 3 and 4 ranks: the exact cases, then those whose bytes are counted."""
-    found = {}
-    for world in (2, 3, 4):
+
+    def run(worlds: Sequence[int]) -> dict[int, list[list[RankOutcome]]]:
+        (world,) = worlds
         runs = [(number, {"replication": c, **more}) for c in EXACT.get(world, []) for number, more in RUNS]
         cases = exact_cases(world, folder, "cagnet", runs) if runs else []
         if world in BYTES:
@@ -95,8 +99,9 @@ def by_world(folder: Path) -> dict[int, list[list[RankOutcome]]]:
                 model = COUNTED_MIXHOP if name == "mixhop" else COUNTED_MODEL
                 cases.append(Case(data, "cagnet", {"replication": BYTES[world], **more}, model, spec))
             cases.append(Case(data, "cagnet", {"replication": BYTES[world]}, COUNTED_GAT, spec))
-        found[world] = run_ranks(train, world, cases)
-    return found
+        return {world: run_ranks(train, world, cases)}
+
+    return Batches(run, [2], [3], [4])
 
 
 @pytest.fixture(scope="module")
@@ -108,18 +113,20 @@ def single(folder: Path) -> list[RankOutcome]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(by_world: dict[int, list[list[RankOutcome]]]) -> dict[tuple[int, str], list[RankOutcome]]:
+def outcomes(by_world: Batches[int, list[list[RankOutcome]]]) -> Batches[tuple[int, str], list[RankOutcome]]:
     """Outcomes by rank of the cases whose bytes are counted."""
-    return {
-        (world, name): [ranks[i - len(COUNTED) - 1] for ranks in by_world[world]]
-        for world in BYTES
-        for i, name in enumerate([*COUNTED, "gat"])
-    }
+    names = [*COUNTED, "gat"]
+
+    def run(keys: Sequence[tuple[int, str]]) -> dict[tuple[int, str], list[RankOutcome]]:
+        ((world, _), *_) = keys
+        return {(world, name): [ranks[i - len(names)] for ranks in by_world[world]] for i, name in enumerate(names)}
+
+    return Batches(run, *([(world, name) for name in names] for world in BYTES))
 
 
-@pytest.mark.parametrize("world", EXACT)
+@pytest.mark.parametrize("world", tiered(EXACT, [2]))
 def test_replicas_train_as_one_process(
-    world: int, by_world: dict[int, list[list[RankOutcome]]], single: list[RankOutcome]
+    world: int, by_world: Batches[int, list[list[RankOutcome]]], single: list[RankOutcome]
 ) -> None:
     models = [number for _ in GRAPHS for _ in EXACT[world] for number, _ in RUNS]
     each = len(models) // len(GRAPHS)
@@ -164,9 +171,9 @@ def total(ranks: list[RankOutcome], scope: str) -> dict[tuple[str, int], int]:
 
 
 @pytest.mark.parametrize("name", COUNTED)
-@pytest.mark.parametrize(("world", "replication"), BYTES.items())
+@pytest.mark.parametrize(("world", "replication"), TIERED_BYTES)
 def test_bytes_are_the_closed_form(
-    outcomes: dict[tuple[int, str], list[RankOutcome]], world: int, replication: int, name: str
+    outcomes: Batches[tuple[int, str], list[RankOutcome]], world: int, replication: int, name: str
 ) -> None:
     ranks, (_, forward, backward) = outcomes[world, name], COUNTED[name]
     columns, copies = world // replication - 1, replication - 1
@@ -180,8 +187,10 @@ def test_bytes_are_the_closed_form(
     assert total(ranks, "epoch") == {key: size for key, size in want.items() if size}
 
 
-@pytest.mark.parametrize(("world", "replication"), BYTES.items())
-def test_bytes_of_attention(outcomes: dict[tuple[int, str], list[RankOutcome]], world: int, replication: int) -> None:
+@pytest.mark.parametrize(("world", "replication"), TIERED_BYTES)
+def test_bytes_of_attention(
+    outcomes: Batches[tuple[int, str], list[RankOutcome]], world: int, replication: int
+) -> None:
     """Sent are H W, of width 6 and, two heads of logits, 2 x 4; backward the column's rows once more.
 
     A row's sums bear a total and a peak for each of the two heads, its gradients those of key and query.
@@ -195,7 +204,8 @@ def test_bytes_of_attention(outcomes: dict[tuple[int, str], list[RankOutcome]], 
         assert found["gradient", layer] == gradients
 
 
-def test_setup_copies_features(outcomes: dict[tuple[int, str], list[RankOutcome]]) -> None:
+@pytest.mark.slow
+def test_setup_copies_features(outcomes: Batches[tuple[int, str], list[RankOutcome]]) -> None:
     rows = NODES * FEATURES * ITEM
     assert total(outcomes[3, "plain"], "setup") == {}
     assert total(outcomes[4, "plain"], "setup") == {("feature", 0): rows}
@@ -207,7 +217,8 @@ def test_setup_copies_features(outcomes: dict[tuple[int, str], list[RankOutcome]
     assert boundary == sum(read) * FEATURES * ITEM
 
 
-def test_matrix_of_peers(outcomes: dict[tuple[int, str], list[RankOutcome]]) -> None:
+@pytest.mark.slow
+def test_matrix_of_peers(outcomes: Batches[tuple[int, str], list[RankOutcome]]) -> None:
     """Of layer 1, by rank and peer: broadcasts and sums of gradients in columns, the rest in groups."""
     sizes = {world: np.bincount(PARTS[world], minlength=world) for world in (3, 4)}
     for (world, name), ranks in outcomes.items():

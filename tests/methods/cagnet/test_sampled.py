@@ -14,7 +14,7 @@ from support.broadcasts import directed_graph, group_bits, sampled_products
 from harness.check import oracle
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
 from harness.check.training import Case, RankOutcome, run_ranks, train
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 
 WORLD, NODES, EPOCHS, ITEM = 4, 60, 3, 4

@@ -12,7 +12,7 @@ from support.planted import auc, planted
 
 from harness.check.graphs import OnDisk, on_disk, random_graph
 from harness.check.training import Case, RankOutcome, run_ranks, train
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 
 WORLD, NODES, FEATURES, ITEM, EPOCHS = 3, 60, 7, 8, 3

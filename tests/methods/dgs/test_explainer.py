@@ -9,11 +9,10 @@ import pytest
 import torch
 from harness_methods.dgs import explainer
 from harness_methods.dgs.explainer import Explainer
-from harness_methods.dgs.guided_sampling import ExplanationGraph, star
-from harness_methods.dgs.masks import MaskOptions, Masks
+from harness_methods.dgs.explanations import ExplanationGraph, MaskOptions, Masks, star
 
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.clock import Clock
 
 NODES, WIDTH, REMOTE = 7, 3, np.array([1, 4])

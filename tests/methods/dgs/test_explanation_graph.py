@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from harness_methods.dgs.guided_sampling import star
+from harness_methods.dgs.explanations import star
 from numpy.testing import assert_allclose, assert_array_equal
 from support.planted import Built, build_each
 
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
 from harness.check.training import Case, run_ranks
 from harness.graph.block import MEAN, SYMMETRIC
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 
 NODES, WIDTH = 60, 7
 GRAPHS = [random_graph(5, NODES, 3, WIDTH, weighted=False), random_graph(6, NODES, 3, WIDTH, weighted=True)]

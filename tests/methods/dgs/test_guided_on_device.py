@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness_methods.dgs.guided_on_device import GuidedSamplerOnDevice, RowsOnDevice
-from harness_methods.dgs.guided_sampling import GuidedSampler
+from harness_methods.dgs.guided_sampling import GuidedSampler, GuidedSamplerOnDevice, RowsOnDevice
 from support.draws import DrawCase
 from support.draws import inclusion as by_search
 
-from harness.graph.on_device import pointers, row_of_entries, running_sums
-from harness.sampling.graph_on_device import GraphOnDevice
-from harness.sampling.layerwise import inclusion
+from harness.graph.csr import pointers, row_of_entries, running_sums
+from harness.sampling.layer_kernels import inclusion
+from harness.sampling.sample import GraphOnDevice
 
 NODES, CPU = 60, torch.device("cpu")
 RNG = np.random.default_rng(4)

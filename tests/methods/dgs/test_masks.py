@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from harness_methods.dgs import DGS
-from harness_methods.dgs.guided_sampling import ExplanationGraph, star
-from harness_methods.dgs.masks import (
+from harness_methods.dgs.explanations import (
     ExplanationError,
+    ExplanationGraph,
     MaskOptions,
     Masks,
     _Adam,
@@ -20,6 +20,7 @@ from harness_methods.dgs.masks import (
     _star_logits,
     explain,
     objective,
+    star,
 )
 from numpy.testing import assert_allclose
 from pydantic import ValidationError
@@ -31,7 +32,7 @@ from harness.check.training import Case
 from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 
 WIDTH, CLASSES, REMOTE, LOCAL = 6, 4, 9, 5

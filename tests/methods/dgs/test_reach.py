@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness_methods.dgs.guided_sampling import within_hops
+from harness_methods.dgs.explanations import within_hops
 from numpy.testing import assert_array_equal
 from scipy import sparse
 

@@ -76,7 +76,7 @@ def test_as_many_draw_at_a_time_as_there_are_threads() -> None:
 
 def test_progress_is_told_to_the_end() -> None:
     told: list[int] = []
-    counted(Recorder(), 520, told=told.append)
+    counted(Recorder(), 520, report=told.append)
     assert told == [256, 512, 520]
 
 

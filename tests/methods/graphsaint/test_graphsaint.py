@@ -20,7 +20,7 @@ from harness import UserError
 from harness.check.graphs import OnDisk, dense_adjacency, on_disk, random_graph
 from harness.check.training import Case, run_ranks
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.run_config import TrainSpec
 

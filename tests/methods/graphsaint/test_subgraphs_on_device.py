@@ -12,15 +12,20 @@ from harness_methods.graphsaint.frontier import FrontierSampler
 from harness_methods.graphsaint.node_samplers import EdgeEndsSampler, MultiWalkSampler, WalkSampler
 from harness_methods.graphsaint.subgraphs import CountedChances, Counts, PresentMean
 from scipy import stats
+from support.tiers import tiered
 
 from harness.check.graphs import random_graph
 from harness.graph.block import MEAN, SYMMETRIC
 from harness.graph.csr import Topology
-from harness.sampling.graph_on_device import GraphOnDevice
-from harness.sampling.nodes import ImportanceSubgraphs
-from harness.sampling.sample import Tables
-from harness.sampling.subgraphs import NodeSampler, Normaliser, Subgraphs
-from harness.sampling.subgraphs_on_device import DeviceNodes, SubgraphsOnDevice
+from harness.sampling.sample import GraphOnDevice, Tables
+from harness.sampling.subgraphs import (
+    DeviceNodes,
+    ImportanceSubgraphs,
+    NodeSampler,
+    Normaliser,
+    Subgraphs,
+    SubgraphsOnDevice,
+)
 
 NODES, CPU, ERROR = 90, torch.device("cpu"), 1e-6
 
@@ -53,7 +58,7 @@ SAMPLERS: dict[str, Callable[[Topology], NodeSampler]] = {
 }
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", tiered(SAMPLERS, SAMPLERS.keys() - {"walkers to all"}))
 @pytest.mark.parametrize("degree", [0.5, 6])
 def test_nodes_are_those_of_the_kernel(name: str, degree: float) -> None:
     topology = graph(False, degree)
@@ -68,7 +73,7 @@ def test_nodes_are_those_of_the_kernel(name: str, degree: float) -> None:
         np.testing.assert_array_equal(nodes.numpy(), sampler.sample(seed))
 
 
-@pytest.mark.parametrize("walkers", [1, 2, 50])
+@pytest.mark.parametrize("walkers", tiered([1, 2, 50], [50]))
 def test_walkers_that_meet_no_new_node_start_anew_as_on_the_host(walkers: int) -> None:
     """Pairs of nodes: a walker has seen all after a step; then any nodes fill up what is missing."""
     pairs = Topology(np.arange(NODES + 1), (np.arange(NODES) ^ 1).astype(np.int32))

@@ -7,9 +7,8 @@ import pytest
 
 from harness.check.graphs import OnDisk, dense_adjacency, on_disk, random_graph
 from harness.check.training import Case, RankOutcome, run_ranks, train
-from harness.models.spec import ModelSpec
-from harness.runtime.features import CachePolicy
-from harness.runtime.run_config import TrainSpec
+from harness.models.layer import ModelSpec
+from harness.runtime.run_config import CachePolicy, TrainSpec
 
 WORLD, NODES, FEATURES, EPOCHS = 3, 90, 5, 12
 GRAPH = random_graph(41, NODES, degree=8, features=FEATURES)

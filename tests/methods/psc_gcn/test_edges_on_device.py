@@ -8,12 +8,14 @@ import torch
 from harness_methods.psc_gcn import highest
 from harness_methods.psc_gcn.edges import (
     PartOnDevice,
+    draw_edges,
     draw_on_device,
     included_on_device,
+    inclusion_probabilities,
     optimal_on_device,
+    optimal_probabilities,
     uniform_numbers,
 )
-from harness_methods.psc_gcn.probabilities import draw_edges, inclusion_probabilities, optimal_probabilities
 from scipy import stats
 
 from harness.graph.csr import CSR

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from harness_methods.psc_gcn.probabilities import draw_edges, inclusion_probabilities, optimal_probabilities
+from harness_methods.psc_gcn.edges import draw_edges, inclusion_probabilities, optimal_probabilities
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, sparse, stats

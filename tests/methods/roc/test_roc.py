@@ -22,7 +22,7 @@ from harness.check.graphs import OnDisk, on_disk, random_graph
 from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.models.functional import Linear
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.run_config import TrainSpec
 from harness.runtime.trainer import Trainer, loss_sum
@@ -93,6 +93,7 @@ LIMITS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 def test_losses_and_weights_are_those_of_full_bit_for_bit(tmp_path: Path) -> None:
     parts = np.random.default_rng(3).permutation(np.arange(NODES) % 2)
     data = on_disk(random_graph(31, NODES), parts, 2, False, tmp_path)

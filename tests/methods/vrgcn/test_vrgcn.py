@@ -18,11 +18,11 @@ from harness.check.training import Case, run_ranks
 from harness.data.graph import GraphData
 from harness.errors import UserError
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.run_config import TrainSpec
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 WORLD, NODES, FEATURES, CLASSES, HIDDEN, EPOCHS = 3, 60, 7, 4, 4, 4
 GRAPH = random_graph(31, NODES, degree=8, features=FEATURES, classes=CLASSES)
@@ -101,6 +101,7 @@ def dense_rows(spec: ModelSpec) -> list[torch.Tensor]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEEP)
 def test_with_frozen_weights_histories_become_the_rows_and_the_sampling_noise_goes(
     found: dict[str, list[list[Remembered]]], name: str

@@ -1,2 +1,0 @@
-from .store import atomic_directory as atomic_directory
-from .store import locked as locked

@@ -1,0 +1,220 @@
+"""Partitions of prepared graphs, made once and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.caches import cache_root
+from harness.data.graph import GraphData
+from harness.data.partition import PARTITIONERS, extend_parts, partition_nodes
+from harness.data.partition.view import META, PartitionedGraph, write_induced, write_view
+from harness.data.prepared import (
+    FINGERPRINT_DIGITS,
+    Report,
+    atomic_directory,
+    content_hash,
+    damage,
+    hash_file,
+    known_hash,
+    locked,
+    open_graph,
+    seal,
+    set_aside,
+    to_stderr,
+)
+from harness.deferred import numpy as np
+from harness.errors import DataError, UserError
+from harness.files import RECORD, read_text, write_whole
+from harness.spec import PartitionSpec, PluginSource
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FORMAT = 3  # part of the key: raise it when a view's files change
+HASHED = ("indptr.npy", "indices.npy", "train_mask.npy", "weights.npy")  # all that a partition depends on
+HASH_FILE = "topology-hash.json"
+
+
+@dataclass(frozen=True)
+class PartitionPaths:
+    """View directories (layout: `partition_view.write_view`): for training and for evaluation."""
+
+    train: Path  # the same as `full` when transductive
+    full: Path
+
+
+def ensure_partitioned(
+    graph_dir: Path,
+    spec: PartitionSpec,
+    *,
+    inductive: bool,
+    cache: Path | None = None,
+    source: PluginSource | None = None,
+    check: bool = True,
+    report: Report = to_stderr,
+) -> PartitionPaths:
+    """Return the views of the prepared graph in `graph_dir` under `spec`, building them if need be.
+
+    Views that are there are held against their checksums (`check`); if they are damaged, they are set aside and made
+    again; `report` receives a line. Nothing is written if they are whole: the cache may be read-only.
+
+    They lie in `cache/partitions/<key>/{train,full}`; the key hashes the graph's topology and training mask, what of
+    `spec` matters to its partitioner, the code of a plugin's (`source`), and the format. Processes that ask at the
+    same time wait for the one that builds; a build that is killed leaves nothing a later call would take.
+
+    Inductive: the training subgraph is partitioned, then the other nodes join parts as `extend_parts`
+    says. With `method: file` the vector has an entry for every node of the data set and its restriction
+    partitions the training subgraph.
+
+    Raises what `partition_nodes` raises, and UserError for inductive training without training nodes.
+    """
+    graph_dir = graph_dir.resolve()
+    target = _target(graph_dir, spec, inductive, cache, source)
+    if _is_made(target, graph_dir, inductive) and not (check and damage(target)):
+        return _paths(target, inductive)
+    with locked(target):
+        if (target / "full" / META).is_file() and (why := damage(target)) is not None:
+            set_aside(target, why, report)
+        if not (target / "full" / META).is_file():
+            with atomic_directory(target) as staging:
+                start = time.perf_counter()
+                _build(graph_dir, spec, source, inductive, staging, target)
+                seconds = time.perf_counter() - start
+                for meta in staging.glob(f"*/{META}"):  # for the trials that find them
+                    write_whole(meta, json.dumps(json.loads(meta.read_text()) | {"seconds": seconds}, indent=1))
+                seal(staging)
+        _point_at(target / "full", graph_dir)
+        if inductive:
+            _point_at(target / "train", target / "train")
+    return _paths(target, inductive)
+
+
+def find_partitioned(
+    graph_dir: Path,
+    spec: PartitionSpec,
+    *,
+    inductive: bool,
+    cache: Path | None = None,
+    source: PluginSource | None = None,
+) -> PartitionPaths | None:
+    """Return what `ensure_partitioned` would, if it is there already; else None. Nothing is built or written.
+
+    None also for a graph whose hash nobody has computed yet (which reads the whole topology).
+    """
+    graph_dir = graph_dir.resolve()
+    if known_hash(graph_dir, HASHED, HASH_FILE) is None:
+        return None
+    paths = _paths(_target(graph_dir, spec, inductive, cache, source), inductive)
+    return paths if (paths.full / META).is_file() else None
+
+
+def partition_fingerprint(paths: PartitionPaths) -> str:
+    """Return hex digits that say which part each node of the data set is in."""
+    return content_hash(paths.full, ["parts.npy"], "fingerprint.json")[:FINGERPRINT_DIGITS]
+
+
+def partition_table(view_dir: Path) -> list[dict[str, Any]]:
+    """Return the sizes of a view: one row a part, then one with `part` = "total".
+
+    Every row: part, inner, boundary (nodes), edges (entries of the inner rows), edges_cut (those from
+    another part: over all parts, cut edges counted in both directions), train_nodes. The total row also
+    has volume (= sum of boundary: METIS' total communication volume, BNS-GCN Eq. 4), imbalance (largest /
+    mean inner) and edge_imbalance (largest / mean edges).
+    """
+    table: list[dict[str, Any]] = _read_meta(view_dir)["table"]
+    return table
+
+
+def _paths(target: Path, inductive: bool) -> PartitionPaths:
+    return PartitionPaths(train=target / ("train" if inductive else "full"), full=target / "full")
+
+
+def _build(
+    graph_dir: Path, spec: PartitionSpec, source: PluginSource | None, inductive: bool, staging: Path, target: Path
+) -> None:
+    graph = open_graph(graph_dir)
+    if inductive:
+        parts = _inductive_parts(graph, spec, source, staging, target)
+    else:
+        parts = partition_nodes(graph.indptr, graph.indices, spec, source)
+    nodes = np.arange(parts.size, dtype=np.int64)
+    view = PartitionedGraph(
+        graph.indptr, graph.indices, nodes, parts, graph.train_mask, spec.parts, inductive, graph_dir, graph.weights
+    )
+    write_view(view, staging / "full")
+
+
+def _inductive_parts(
+    graph: GraphData, spec: PartitionSpec, source: PluginSource | None, staging: Path, target: Path
+) -> NDArray[np.int32]:
+    """Write the training view; return the part of every node of the data set."""
+    nodes = np.flatnonzero(graph.train_mask)
+    if not nodes.size:
+        raise UserError(f"{graph.name} has no training nodes for inductive training", key="inductive")
+    directory = staging / "train"
+    indptr, indices, weights = write_induced(graph.indptr, graph.indices, graph.weights, nodes, directory)
+    if PARTITIONERS.load(spec.method, source).of_all_nodes:
+        parts = partition_nodes(graph.indptr, graph.indices, spec, source)
+    else:
+        placed = np.full(graph.train_mask.size, -1, np.int32)
+        placed[nodes] = partition_nodes(indptr, indices, spec, source)
+        parts = extend_parts(graph.indptr, graph.indices, placed, spec)
+    train = np.ones(nodes.size, np.bool_)
+    view = PartitionedGraph(indptr, indices, nodes, parts[nodes], train, spec.parts, True, target / "train", weights)
+    write_view(view, directory)
+    return parts
+
+
+def _target(
+    graph_dir: Path, spec: PartitionSpec, inductive: bool, cache: Path | None, source: PluginSource | None
+) -> Path:
+    what: dict[str, Any] = {"parts": spec.parts, "method": spec.method}
+    found = PARTITIONERS.load(spec.method, source)
+    if spec.parts == 1 and not found.of_all_nodes:
+        what["method"] = "whole"
+    else:
+        what |= {key: getattr(spec, key) for key in found.reads}
+        if "file" in found.reads:
+            what["file"] = hash_file(spec.file) if spec.file and spec.file.is_file() else None
+        if spec.options:
+            what["options"] = spec.options
+        if source is not None:
+            what["code"] = source.sha256
+    if inductive:
+        what["inductive"] = spec.balance  # extend_parts balances with every method
+    what |= {"topology": content_hash(graph_dir, HASHED, HASH_FILE), "format": FORMAT}
+    key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+    return (cache or cache_root()).resolve() / "partitions" / key
+
+
+def _is_made(target: Path, graph_dir: Path, inductive: bool) -> bool:
+    """Return whether the views are there, as `_point_at` leaves them."""
+    topologies = {"full": graph_dir} | ({"train": target / "train"} if inductive else {})
+    return (target / "full" / META).is_file() and all(
+        _read_meta(target / name)["topology"] == str(topology) for name, topology in topologies.items()
+    )
+
+
+def _point_at(view_dir: Path, topology: Path) -> None:
+    # The cache or the graph may have moved since the view was written: its absolute path is kept right.
+    meta = _read_meta(view_dir)
+    if meta["topology"] != str(topology):
+        write_whole(view_dir / META, json.dumps(meta | {"topology": str(topology)}, indent=1))
+
+
+def _read_meta(view_dir: Path) -> dict[str, Any]:
+    path = view_dir / META
+    try:
+        meta: dict[str, Any] = json.loads(read_text(path, RECORD))
+        if not {"topology", "table"} <= meta.keys():
+            raise ValueError("keys missing")
+    except OSError as error:
+        raise UserError("not a partition view", file=path, fix="run the partitioning again") from error
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise DataError("damaged partition", file=path, fix=f"delete {view_dir.parent}") from error
+    return meta

@@ -1,3 +1,0 @@
-from .gnn import GNN as GNN
-from .layer import BlockSize as BlockSize
-from .layer import GraphLayer as GraphLayer

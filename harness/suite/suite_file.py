@@ -1,0 +1,361 @@
+"""Suite files: found by path or name, read with the overrides of the command line, and written."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+
+from harness.errors import UserError, nearest, spelled
+from harness.files import read_text, write_whole
+from harness.models.layer import ModelSpec
+from harness.registry import Registry, find_plugins, whole_entries
+from harness.runtime.run_config import TrainSpec
+from harness.spec import PartitionSpec, Spec
+from harness.suite import document
+from harness.suite.document import KeyPath, SuiteSource, all_values, dotted, explain, unstorable
+from harness.suite.schema import (
+    DatasetSettings,
+    MethodSettings,
+    OwnModel,
+    OwnSettings,
+    Suite,
+    Timeouts,
+    grid_size,
+    named_in,
+    too_many,
+    variants_size,
+)
+from harness.suite.sections import Budget, Claim, Expect, NetworkSpec, Range, RelativeTarget, TuningSpec
+
+V = TypeVar("V")
+SECTIONS: dict[str, type[Spec]] = {
+    "model": ModelSpec,
+    "train": TrainSpec,
+    "partition": PartitionSpec,
+    "network": NetworkSpec,
+    "timeouts": Timeouts,
+    "per_dataset": DatasetSettings,
+    "per_method": MethodSettings,
+    "tuning": TuningSpec,
+}
+GRIDS = ("model", "train", "partition", "network")  # sections whose keys may hold lists
+LISTS = ("datasets", "methods")
+
+
+@cache
+def shipped() -> dict[str, Path]:
+    """Return the files of the shipped suites by their names, e.g. "quickstart", "papers/bns-table2"."""
+    top = Path(str(resources.files("harness_suites")))
+    return {path.relative_to(top).with_suffix("").as_posix(): path for path in sorted(top.rglob("*.yaml"))}
+
+
+def suite_file(asked: Path | None) -> Path | None:
+    """Return the file at a path, or else the shipped suite of that name; None stays None.
+
+    The last part of a name is enough where one suite has it: "bns-table2". A path with a suffix that is no file is
+    returned as it is: reading it fails with a better message.
+
+    Raises:
+        UserError: neither a file nor a shipped suite.
+    """
+    if asked is None or asked.is_file():
+        return asked
+    name = asked.with_suffix("").as_posix().removeprefix("suites/")
+    found = shipped().get(name)
+    alike = [path for path in shipped().values() if path.stem == name]
+    file = found or (alike[0] if len(alike) == 1 else None)
+    if asked.suffix in (".yaml", ".yml"):
+        if file is not None:
+            raise UserError("no such file", file=asked, fix=f"the shipped suite is called {name}, without a suffix")
+        return asked
+    if file is None:
+        close = nearest(name, {*shipped(), *(path.stem for path in shipped().values())})
+        with_suffix = asked.with_name(f"{asked.name}.yaml")
+        listed = close if close.startswith("did") else "`harness suites` lists those that are shipped"
+        fix = f"did you mean {with_suffix}?" if with_suffix.is_file() else listed
+        raise UserError(f"neither a file nor a shipped suite: '{asked}'", key="SUITE", fix=fix)
+    return file
+
+
+def read_suite(
+    file: Path | Mapping[str, Any], overrides: Sequence[str] = (), plugins: Sequence[str] = (), *, trusted: bool = False
+) -> Suite:
+    """Return a suite with overrides and plugins, every name spelled as it is known.
+
+    Args:
+        file: the suite's file, or a mapping with the content of one.
+        overrides: see `load_suite`.
+        plugins: files or modules that the user names; they are imported.
+        trusted: import the suite's own plugins too. A suite from elsewhere is data until it is run.
+
+    Raises:
+        UserError: a line for each mistake in the file; a plugin that does not import or brings nothing; code that
+            only the suite names, unless it is `trusted`.
+    """
+    suite, more = load_suite(file, overrides), whole_entries(plugins)
+    if not trusted:
+        _refuse_code(suite, more)
+    if more:
+        find_plugins(more)  # a mistake in them is none of the suite's
+        suite = suite.model_copy(update={"plugins": tuple(dict.fromkeys([*suite.plugins, *more]))})
+    return with_known_names(suite)
+
+
+def load_suite(path: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Suite:
+    """Read and check a suite file.
+
+    Args:
+        path: the YAML file, or a mapping with the content of one.
+        overrides: `section.key=value`, the value in YAML; an item of a list by its number from 0
+            (`methods.1.bns-gcn.rate=0.5`).
+
+    Raises:
+        UserError: a line for each mistake, naming file, line (or override), key, value and the allowed values.
+            Names and options of data sets and methods are checked by `expand`.
+    """
+    source, data = _read(path)
+    for override in overrides:
+        _override(data, source, override)
+    for section in (*SECTIONS, *LISTS, "plugins"):
+        if data.get(section, ...) is None:  # `train:` with nothing below it
+            del data[section]
+    if (many := too_many(_least_factors(data))) is not None:
+        raise source.error((many[0],), many[1], "list fewer values, or write several suites")
+    try:
+        suite = Suite.model_validate(data)
+    except ValidationError as error:
+        raise explain(
+            error, lambda loc, message, fix: source.error(_written(loc, data), message, fix), _known_keys
+        ) from error
+    _number_entries(data, source)
+    for section in filter(data.__contains__, GRIDS):
+        for number in range(len(getattr(suite, section))):
+            source.variants[section, number] = _written((section, number), data)
+    suite._source = source
+    return suite
+
+
+def _read(path: Path | Mapping[str, Any]) -> tuple[SuiteSource, dict[str, Any]]:
+    """Return the data of a file or mapping, and where each key is written."""
+    if isinstance(path, Mapping):
+        source, data = SuiteSource(), copy.deepcopy(dict(path))
+        for where, value in all_values(data):
+            if wrong := unstorable(value):
+                raise source.error(where, f"bad value {reprlib.repr(value)}: {wrong}")
+        return source, data
+    try:
+        text = read_text(path, document.MAX_BYTES)
+    except FileNotFoundError as error:
+        there = [p.name for p in path.parent.glob("[!.]*.y*ml")] if path.parent.is_dir() else []
+        raise UserError("no such file", file=path, fix=nearest(path.name, there) if there else None) from error
+    except UnicodeDecodeError as error:
+        raise UserError("not UTF-8 text", file=path) from error
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", file=path) from error
+    read = document.parse(text, str(path))
+    if not isinstance(read.data, dict):
+        raise UserError("not a suite", file=path, fix="write `name: ...`, `datasets: [...]`, `methods: [...]` lines")
+    return SuiteSource(path, read.lines), read.data
+
+
+def _least_factors(data: Mapping[str, Any]) -> dict[str, int]:
+    """Return the least number of alternatives of each section of a suite's data, before they are checked.
+
+    A value of the wrong kind counts as one: it is refused later. Methods may be more: which of their options take
+    lists is not known yet.
+    """
+
+    def entries(key: str) -> list[Any] | tuple[Any, ...]:
+        written = data.get(key)
+        return written if isinstance(written, list | tuple) else [written]
+
+    def grid_of(entry: Any) -> int:
+        options = [own for own in entry.values() if isinstance(own, dict)] if isinstance(entry, dict) else []
+        return math.prod(map(grid_size, options))
+
+    found = {"datasets": max(1, sum(map(grid_of, entries("datasets"))))}
+    found |= {key: variants_size(data[key]) for key in GRIDS if data.get(key)}
+    found |= {key: max(1, len(entries(key))) for key in ("methods", "seeds")}
+    repeat = data.get("repeat")
+    found["repeat"] = max(1, repeat) if isinstance(repeat, int) else 1
+    return found
+
+
+def _override(data: dict[str, Any], source: SuiteSource, text: str) -> None:
+    said, separator, value = text.partition("=")
+    if not separator or not said or "" in said.split("."):
+        raise UserError("not of the form section.key=value", file=f"--set {text}")
+    parsed = document.parse(value, f"--set {text}").data
+    inner: Any = data
+    path: KeyPath = ()
+    *above, last = said.split(".")
+    for part in above:
+        key = _key(inner, part, text, path)
+        path = (*path, key)
+        if isinstance(inner, dict) and inner.get(key) is None:  # a section that is not written
+            inner[key] = {}
+            source.override(path, text)
+        elif isinstance(inner, list) and isinstance(inner[key], str):  # `- full` has no options yet
+            inner[key] = {inner[key]: {}}
+        inner = inner[key]
+    key = _key(inner, last, text, path)
+    inner[key] = parsed
+    source.override((*path, key), text)
+
+
+def _key(inner: Any, part: str, text: str, path: KeyPath) -> Any:
+    """Return the key of a section, or the number of a list's item, that is written as `part`."""
+    if isinstance(inner, dict):
+        return part
+    if not isinstance(inner, list):
+        raise UserError(f"'{dotted(path)}' is not a section", file=f"--set {text}")
+    if not part.isdecimal() or len(part) > 9 or int(part) >= len(inner):
+        what = f"'{dotted(path)}' is a list; '{part}' is not one of its items"
+        raise UserError(what, file=f"--set {text}", fix=f"number them 0 to {len(inner) - 1}")
+    return int(part)
+
+
+def _known_keys(loc: KeyPath) -> Mapping[str, Any]:
+    """Return the keys of the section at a location of the model."""
+    if loc[:1] == ("claims",):
+        return (Expect if loc[2:] == ("expect",) else Claim).model_fields
+    if loc[:1] == ("per_method",) and len(loc) > 2:
+        return (OwnModel if loc[-1] == "model" else OwnSettings).model_fields
+    if loc[:1] == ("tuning",) and len(loc) > 1:
+        sections: dict[str, type[Spec]] = {"budget": Budget, "target": RelativeTarget}
+        return sections.get(str(loc[1]), Range).model_fields
+    return (SECTIONS[str(loc[0])] if loc else Suite).model_fields
+
+
+def _written(loc: KeyPath, data: Mapping[str, Any]) -> KeyPath:
+    """Return where the value at a location of the Suite was written in the data."""
+    if len(loc) < 2 or not isinstance(loc[1], int):
+        return loc
+    section, number, rest = str(loc[0]), loc[1], loc[2:]
+    value = data[section]
+    if section in GRIDS:
+        if not isinstance(value, list):
+            return (section, *rest) if isinstance(value, dict) else (section,)
+        return (section, _entry_of_variant(value, number), *rest)
+    if section in LISTS and isinstance(value, str | dict):
+        return (section,)
+    return (section, number) if section in LISTS else loc
+
+
+def _entry_of_variant(entries: Sequence[Any], variant: int) -> int:
+    """Return which of several grids a variant came from."""
+    for i, entry in enumerate(entries):
+        axes = [v for v in entry.values() if isinstance(v, list)] if isinstance(entry, dict) else []
+        variant -= math.prod(len(axis) for axis in axes)
+        if variant < 0:
+            return i
+    return 0
+
+
+def _number_entries(data: Mapping[str, Any], source: SuiteSource) -> None:
+    # The Suite numbers the only entry of a section (`methods: full`) 0.
+    for section in LISTS:
+        if not isinstance(data[section], list):
+            source.lines |= {(section, 0, *p[1:]): line for p, line in source.lines.items() if p[0] == section}
+            source.overrides |= {(section, 0, *p[1:]): text for p, text in source.overrides.items() if p[0] == section}
+
+
+def _refuse_code(suite: Suite, named: Sequence[str]) -> None:
+    """Raise UserError if the suite names code that the user has not `named`; none of it is run."""
+    entries = zip(suite.plugins, whole_entries(suite.plugins, suite.directory), strict=True)
+    found = [("plugins", given) for given, whole in entries if whole not in named]
+    names = [("methods", entry.name) for entry in suite.methods]
+    for section in ("model", "partition", "train"):
+        names += [(section, getattr(spec, key)) for spec in getattr(suite, section) for _, key, _ in named_in(section)]
+    found += [(key, name) for key, name in names if ":" in name and name.partition(":")[0] not in named]
+    found = [(key, name) for key, name in found if not any(name in said for said in suite.source.overrides.values())]
+    if found:
+        what = ", ".join(dict.fromkeys(name for _, name in found))
+        fix = "read it, then add --trust-plugins, or name it with --plugin"
+        raise suite.source.error((found[0][0],), f"{what} is code, which is imported to run the suite alone", fix)
+
+
+def with_known_names(suite: Suite) -> Suite:
+    """Return a suite in which data sets, methods, models, partitioners and the like bear the names they are known by.
+
+    Letters' case, `-` and `_` make no difference. A name that is known exactly as it is written stays: a plugin's
+    method may be called `bns_gcn`. An unknown name stays, too.
+    """
+    from harness.data.registry import dataset_name
+    from harness.runtime.method import METHODS
+
+    datasets = {entry.name: dataset_name(entry.name) for entry in suite.datasets}
+    methods = {entry.name: _known(METHODS, entry.name, suite) for entry in suite.methods}
+    changed: dict[str, Any] = {
+        "datasets": tuple(e.model_copy(update={"name": datasets[e.name]}) for e in suite.datasets),
+        "methods": tuple(e.model_copy(update={"name": methods[e.name]}) for e in suite.methods),
+        "per_dataset": _renamed(suite.per_dataset, datasets.values()),
+        "per_method": {
+            name: own.model_copy(update={"per_dataset": _renamed(own.per_dataset, datasets.values())})
+            for name, own in _renamed(suite.per_method, methods.values()).items()
+        },
+    }
+    for section in ("model", "partition", "train"):
+        specs = []
+        for spec in getattr(suite, section):
+            for registry, key, _ in named_in(section):
+                name = getattr(spec, key)
+                if name != type(spec).model_fields[key].default and (known := _known(registry, name, suite)) != name:
+                    spec = spec.model_copy(update={key: known})
+            specs.append(spec)
+        changed[section] = tuple(specs)
+    if suite.tuning is not None:
+        own = _renamed(suite.tuning.per_method, methods.values())
+        changed["tuning"] = suite.tuning.model_copy(update={"per_method": own})
+    return suite.model_copy(update=changed)
+
+
+def _known(registry: Registry[Any], name: str, suite: Suite) -> str:
+    # Plugins are imported only for a name that is not installed.
+    installed = registry.names()
+    if name in installed:
+        return name
+    with suppress(UserError):  # `expand` reports it with its line
+        return spelled(name, registry.names(suite.catalogue().sources))
+    return spelled(name, installed)
+
+
+def _renamed(settings: dict[str, V], names: Iterable[str]) -> dict[str, V]:
+    known = set(names)
+    return {spelled(key, known): value for key, value in settings.items()}
+
+
+def as_written(suite: Suite) -> dict[str, Any]:
+    """Return the keys that a suite gives, as a file has them: plain values that `Suite` takes."""
+
+    def entry(written: dict[str, Any]) -> Any:
+        return {written["name"]: written["options"]} if written.get("options") else written["name"]
+
+    data: dict[str, Any] = suite.model_dump(mode="json", exclude_unset=True)
+    for section in LISTS:
+        data[section] = [entry(each) for each in data[section]]
+    for section in GRIDS:
+        if section in data and len(data[section]) == 1:
+            data[section] = data[section][0]
+    return data
+
+
+def write_suite_file(suite: Suite, path: Path) -> Path:
+    """Write a suite as YAML that `load_suite` reads as the same suite, whole or not at all; returns the path."""
+    writer: Any = YAML(typ="safe", pure=True)
+    writer.default_flow_style, writer.width, writer.sort_base_mapping_type_on_output = None, 120, False
+    text = io.StringIO()
+    writer.dump(as_written(suite), text)
+    write_whole(path, text.getvalue())
+    return path
