@@ -156,19 +156,19 @@ def _run_on(
     """Run the suite here or on a cluster; return the exit code, but not where this is a worker node."""
     from harness.cli.progress import view
     from harness.launch.coordinator import coordinate
-    from harness.launch.rendezvous import connect
+    from harness.launch.rendezvous import Coordination, connect
     from harness.launch.runner import run_suite
     from harness.launch.worker_node import take_part
 
-    client = None if cluster is None else connect(cluster)
-    if client is not None and not client.coordinator:
-        raise typer.Exit(take_part(client, suite, trials, options, typer.echo))
-    if client is not None:
+    hub = None if cluster is None else connect(cluster)
+    if isinstance(hub, Coordination):
+        raise typer.Exit(take_part(hub, suite, trials, options, typer.echo))
+    if hub is not None:
         check_writable(store.directory)
     with view() as progress:
-        if client is None:
+        if hub is None:
             return run_suite(suite, trials, store, options, progress)
-        return coordinate(client, suite, trials, store, options, progress)
+        return coordinate(hub, suite, trials, store, options, progress)
 
 
 def _arguments(asked: SuiteOptions) -> list[str]:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Literal
 from harness.deferred import dist, torch
 from harness.errors import UserError
 from harness.graph.devices import KINDS
+from harness.runtime.channel import connect_channel, group_store
 from harness.runtime.checkpoint import CheckpointPlace
 from harness.runtime.run_config import RunConfig
-from harness.runtime.run_store import StoreConnection, run_secret
 from harness.spec import Spec
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ Backend = Literal["gloo", "nccl"]
 
 
 class RanksRendezvous(Spec):
-    """Where the ranks of several machines find each other: the run's store, and what is theirs in it."""
+    """Where the ranks of several machines find each other: a store that the coordinator keeps."""
 
-    # host, port: where the store is, as seen from this rank's machine
+    # host, port: the coordinator's, as seen from this rank's machine
     host: str
     port: int
-    prefix: str  # of this trial's keys
+    prefix: str  # name of this run of the trial
     backend: Backend  # what every machine's ranks can use
 
 
@@ -104,11 +104,8 @@ def join_group(job: Job, rank: int, world: int) -> Store | None:
         backend = backend_for(job.config.device, local, torch.cuda.device_count())
         store = FileStore(str(job.store), world)
     else:
-        from harness.runtime.group_store import GroupStore
-
         at, backend = job.rendezvous, job.rendezvous.backend
-        connection = StoreConnection(at.host, at.port, run_secret(), job.collective_timeout_s)
-        store = GroupStore(connection, at.prefix, timeout)
+        store = group_store(connect_channel(at.host, at.port, job.collective_timeout_s), at.prefix, timeout)
     with patient_threads() if backend == "gloo" else nullcontext():
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
     return store

@@ -1,81 +1,74 @@
-"""What the nodes of a run tell each other."""
+"""What the nodes of a run send each other."""
 
 from __future__ import annotations
 
-import random
-import zlib
-from dataclasses import asdict
+import hmac
+import socket
 from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
 
-from harness.launch.messages import packed
-from harness.launch.rendezvous import Cluster, NodeInfo, StoreClient, check_plan, expand_hosts
+from harness.errors import UserError
+from harness.launch.coordinator import check_plan
+from harness.launch.rendezvous import Peer, first_host
+from harness.runtime.channel import Channel, Refused, answer
 
-from .mutate import mutated
 from .target import JSON, Files, Target, as_json
 
-
-class _Store:
-    """A store that says whatever was put there."""
-
-    def __init__(self, values: dict[str, bytes]) -> None:
-        self.values = values
-
-    def get(self, key: str) -> bytes | None:
-        return self.values.get(key)
-
-
-INFO = NodeInfo("s", "10.0.0.1", 0, {"platform": "x", "cores": 2})
 PLAN: dict[str, Any] = {
     "nodes": 2, "versions": {"harness": "1"}, "plugins": {}, "suite": "s", "timeouts": {}, "trials": {"a": "b"},
-    "node_timeout_s": 30.0,
 }  # fmt: skip
+SECRET = b"known to both ends"
 
 
 class RendezvousTarget(Target):
-    """What nodes say to each other, and Slurm's lists of nodes."""
+    """What nodes send each other, sealed as by one that knows the secret, and Slurm's lists of nodes."""
 
     name = "rendezvous"
 
     def samples(self, folder: Path) -> list[Files]:
-        """See `Target`: messages as bytes in the store."""
-        messages = {"node": asdict(INFO), "plan": PLAN}
-        found = {key: b"0:" + packed(value) for key, value in messages.items()}
-        data = packed(PLAN)
-        long = {"plan": b"1:" + data[:20], "plan#1": data[20:]}
-        return [{**found, "hosts": b"node[01-03,7],x"}, {**found, **long, "hosts": b"a1,b[2-4]c[5,6]"}]
+        """See `Target`: the bodies of messages."""
+        asked = [as_json([operation, "key", value]) for operation, value in (("set", "x"), ("add", 1))]
+        return [
+            {"plan": as_json(["plan", PLAN]), "asked": asked[0], "hosts": b"node[01-03,7],x"},
+            {"plan": as_json(["plan", PLAN]), "asked": asked[1], "hosts": b"a1,b[2-4]c[5,6]"},
+        ]
 
     def prepare(self, folder: Path) -> None:
         """See `Target`."""
         self._values = {path.name: path.read_bytes() for path in folder.iterdir()}
-        self._client = StoreClient.__new__(StoreClient)  # without a connection: bytes are all that it reads
-        self._client.cluster, self._client._store = Cluster(2, "127.0.0.1"), _Store(self._values)  # type: ignore
 
     def read(self, folder: Path) -> object:
         """See `Target`."""
-        values, client = self._values, self._client
-        NodeInfo.of(client.get("node"))
-        check_plan(PLAN, client.get("plan"))
-        return expand_hosts(values["hosts"].decode("latin1")), client.text("hosts")
+        try:
+            answer({}, received(self._values["asked"]).receive())
+        except Refused as error:
+            raise UserError(str(error), key="asked") from error
+        peer = Peer(received(self._values["plan"]))
+        peer.listen()  # ends with the connection, or with what is no message
+        check_plan(PLAN, peer.get("plan"))
+        return first_host(self._values["hosts"].decode("latin1"))
 
     def named(self, folder: Path) -> str:
         """A message has no file: a line names its key."""
         return ": "
 
-    def mutation(self, files: Files, others: list[Files], rng: random.Random) -> tuple[str, bytes]:
-        """Also what is inside: JSON that is packed again."""
-        victim = rng.choice(("node", "plan"))
-        if rng.random() < 0.5 or "#" in "".join(files):
-            return super().mutation(files, others, rng)
-        text = zlib.decompress(files[victim][2:])
-        return victim, b"0:" + zlib.compress(mutated(text, [text], rng), 1)
-
     def strategy(self, files: Files) -> st.SearchStrategy[tuple[str, bytes]]:
-        """Any JSON, packed, in any number of pieces."""
-        heads = st.sampled_from([b"0:", b"1:", b"999999:", b"-1:", b":", b"", b"1e9:", b"\xff:"])
-        body = JSON.map(lambda value: zlib.compress(as_json(value), 1)) | st.binary(max_size=50)
-        messages = st.tuples(st.sampled_from(["node", "plan"]), st.tuples(heads, body).map(b"".join))
+        """Any JSON, or none."""
+        body = JSON.map(as_json) | st.binary(max_size=50)
+        messages = st.tuples(st.sampled_from(["plan", "asked"]), body)
         hosts = st.text("ab[]0123-,", max_size=30).map(lambda text: ("hosts", text.encode()))
         return messages | hosts
+
+
+def received(body: bytes) -> Channel:
+    """Return a channel on which a message with this body arrives, and then the end."""
+    near, far = socket.socketpair()
+    channel = Channel.__new__(Channel)  # past its handshake
+    channel._socket, channel._in, channel._received, channel._deadline = near, SECRET, 0, None
+    message = len(body).to_bytes(4, "big") + body
+    code = hmac.digest(SECRET, (1).to_bytes(8, "big") + message, "sha256")
+    with far:
+        far.sendall(message + code)
+    return channel

@@ -13,11 +13,10 @@ import pytest
 from launch.test_rendezvous import free_port
 from launch.tiny import SUITE, TESTS, Silent, write_ring
 
-from harness.launch.coordinator import Coordinator, coordinate
-from harness.launch.heartbeat import gone_key
+from harness.launch.coordinator import Coordinator, NodeInfo, coordinate
 from harness.launch.inputs import InputCache
 from harness.launch.machines import TrialJob
-from harness.launch.rendezvous import CALL, Cluster, NodeInfo, TrialChannel, connect, wait_for
+from harness.launch.rendezvous import CALL, Cluster, Coordination, Hub, connect, wait_for
 from harness.launch.slots import RunOptions
 from harness.launch.worker_node import WorkerNode, take_part
 from harness.results.record import Record, read_record
@@ -55,7 +54,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             for name in ("coordinator", "worker")
         }
         cluster = Cluster(2, "127.0.0.1", free_port(), rdzv_timeout_s=30, node_timeout_s=20)
-        coordinator, worker = connect(cluster), connect(cluster)
+        coordinator, worker = both(cluster)
         codes: list[int] = []
         thread = threading.Thread(
             target=lambda: codes.append(take_part(worker, suite, trials, options["worker"], print))
@@ -118,23 +117,35 @@ def test_other_data_on_the_other_node(run: Run) -> None:
     assert record.reason.startswith("node 1 prepared other data than node 0")
 
 
+def both(cluster: Cluster) -> tuple[Hub, Coordination]:
+    hub, worker = connect(cluster), connect(cluster)
+    assert isinstance(hub, Hub)
+    assert isinstance(worker, Coordination)
+    return hub, worker
+
+
 def alone(nodes: int, rdzv_timeout_s: float) -> Coordinator:
     """A coordinator whose worker nodes the test plays."""
-    client = connect(Cluster(nodes, "127.0.0.1", free_port(), rdzv_timeout_s=rdzv_timeout_s))
-    return Coordinator(Timeouts(), nodes=nodes, client=client, suite="s")
+    hub = connect(Cluster(nodes, "127.0.0.1", free_port(), rdzv_timeout_s=rdzv_timeout_s))
+    assert isinstance(hub, Hub)
+    return Coordinator(Timeouts(), nodes=nodes, hub=hub, suite="s")
 
 
 def test_the_first_nodes_that_live_take_part_in_the_order_of_their_addresses() -> None:
     coordinator = alone(3, 20)
-    channel = TrialChannel(coordinator.client, "run")
+    nodes: dict[str, Coordination] = {}
     for address, session in (("10.0.0.9", "dead"), ("10.0.0.3", "b"), ("10.0.0.2", "a"), ("10.0.0.1", "spare")):
-        TrialChannel.join(coordinator.client, "run").say("node", asdict(NodeInfo(session, address, 0, {})))
-    TrialChannel.join(coordinator.client, "run")  # died before it said who it is
-    coordinator.client.put(gone_key("dead"), True)
-    workers = coordinator.gather(channel)
+        nodes[session] = node = Coordination(coordinator.hub.cluster, "127.0.0.1")
+        node.send("run/came", asdict(NodeInfo(session, address, 0, {})))
+        wait_for(lambda: len(coordinator.hub.peers) == len(nodes) or None, 20)
+    Coordination(coordinator.hub.cluster, "127.0.0.1").close()  # died before it said who it is
+    nodes["dead"].close()
+    assert wait_for(lambda: coordinator.hub.peers[0].lost, 20) == "ended"
+    wait_for(lambda: coordinator.hub.peers[3].get("run/came"), 20)
+    workers = coordinator.gather("run")
     assert workers is not None
-    assert [info.session for info in workers.nodes.values()] == ["a", "b"]
-    assert channel.ordered("nodes") == [3, 2]
+    assert [info.session for info in workers.infos] == ["a", "b"]
+    assert wait_for(lambda: nodes["a"].get("run/nodes"), 20) == ["a", "b"]
 
 
 def test_a_node_that_never_comes(tmp_path: Path) -> None:
@@ -146,7 +157,7 @@ def test_a_node_that_never_comes(tmp_path: Path) -> None:
     assert group.reason == "node 0 waited in vain: not all of the 2 nodes came within 1 s (--rdzv-timeout)"
     shown: list[str] = []
     late = WorkerNode(
-        connect(coordinator.client.cluster),
+        Coordination(coordinator.hub.cluster, "127.0.0.1"),
         {trial.id: trial},
         coordinator,
         InputCache(),
@@ -156,7 +167,7 @@ def test_a_node_that_never_comes(tmp_path: Path) -> None:
     thread = threading.Thread(target=late.take_part, daemon=True)
     thread.start()
     wait_for(lambda: shown or None, 20)  # who comes late does not wait for a trial that is off
-    coordinator.client.put(CALL, {"over": 0})
+    coordinator.hub.order(CALL, {"over": 0})
     thread.join(20)
     assert not thread.is_alive()
     assert shown == [trial.label]
@@ -165,7 +176,7 @@ def test_a_node_that_never_comes(tmp_path: Path) -> None:
 def test_shaped_networks_are_skipped() -> None:
     cluster = Cluster(2, "127.0.0.1", free_port())
     suite = load_suite(TESTS.parent / "suites" / "quickstart.yaml")
-    coordinator = Coordinator(suite.timeouts, nodes=2, client=connect(cluster), suite=suite.name)
+    coordinator = Coordinator(suite.timeouts, nodes=2, hub=Hub(cluster, "127.0.0.1"), suite=suite.name)
     trial = expand(suite, device="cpu")[0]
     assert coordinator.why_not(trial) is None
     shaped = trial.model_copy(update={"network": NetworkSpec(rate="1gbit")})

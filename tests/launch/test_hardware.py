@@ -13,12 +13,11 @@ from harness import gpus as usable
 from harness.errors import UserError
 from harness.gpus import Gpu, driver_cuda, why_unusable
 from harness.launch import hardware as module
-from harness.launch.coordinator import Coordinator
+from harness.launch.coordinator import Coordinator, NodeInfo
 from harness.launch.hardware import Capacity, check_device, expanded, near_cores, unlike_gpus
 from harness.launch.machines import TrialJob
 from harness.launch.planner import PlannedTrial, warnings
 from harness.launch.process import placements_of
-from harness.launch.rendezvous import NodeInfo
 from harness.launch.slots import Slot
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
@@ -127,9 +126,9 @@ def test_nodes_with_unlike_gpus_train_nothing(tmp_path: Path) -> None:
     coordinator = object.__new__(Coordinator)
     coordinator.nodes, coordinator._info = 2, infos[0]
     coordinator.timeouts = SimpleNamespace(trial_s=1)  # type: ignore[assignment]
-    workers: Any = SimpleNamespace(nodes={1: infos[1]}, hear=lambda *_: [{"hash": "x"}])
+    workers: Any = SimpleNamespace(infos=infos[1:], reports=lambda *_: [{"hash": "x"}])
     job = TrialJob(trial(), SimpleNamespace(fingerprint="x"), tmp_path)  # type: ignore[arg-type]
-    group = coordinator._together(None, workers, job)  # type: ignore[arg-type]
+    group = coordinator._together(workers, job)  # type: ignore[arg-type]
     assert group.reason == "node 0 found ranks on unlike GPUs (A100, H100): times would be those of the slowest"
 
 

@@ -16,13 +16,11 @@ from ruamel.yaml import YAML
 from harness.data.partition.cached import PartitionPaths, partition_fingerprint
 from harness.data.prepared import fingerprint
 from harness.errors import UserError
-from harness.launch.coordinator import merged
+from harness.launch.coordinator import NodeInfo, backend_of, check_plan, merged
 from harness.launch.group import GroupResult, RankFailure
 from harness.launch.hardware import blocks
-from harness.launch.heartbeat import Heartbeats
 from harness.launch.inputs import TrialInputs
 from harness.launch.process import placements_of
-from harness.launch.rendezvous import NodeInfo, backend_of, check_plan
 from harness.suite.expand import expand
 from harness.suite.schema import Suite
 
@@ -58,7 +56,7 @@ PLAN: dict[str, Any] = {
 
 
 def test_plans_that_are_alike() -> None:
-    check_plan(PLAN, PLAN | {"trials": dict(reversed(PLAN["trials"].items())), "node_timeout_s": 3})
+    check_plan(PLAN, PLAN | {"trials": dict(reversed(PLAN["trials"].items()))})
 
 
 @pytest.mark.parametrize(
@@ -125,30 +123,10 @@ def test_one_result_from_all_nodes() -> None:
     assert (group.status, group.reason) == ("timeout", "time limit of 9 s reached after 3 of 4 epochs")
 
 
-def test_who_lives() -> None:
-    now, values = [100.0], dict[str, str]()
-
-    class Board:
-        def has(self, key: str) -> bool:
-            return key in values
-
-        def text(self, key: str) -> str | None:
-            return values.get(key)
-
-    nodes = Heartbeats(Board(), 30, lambda: now[0])  # type: ignore[arg-type]
-    assert nodes.lost("a") is None  # has not begun to beat
-    now[0] = 129
-    assert nodes.lost("a") is None
-    values["beat/a"] = "1"
-    assert nodes.lost("a") is None
-    now[0] = 158
-    assert nodes.lost("a") is None
-    now[0] = 160
-    assert nodes.lost("a") == "was lost: no heartbeat for 30 s (--node-timeout)"
-    values["beat/a"] = "2"  # it was slow
-    assert nodes.lost("a") is None
-    values["gone/a"] = "1"
-    assert nodes.lost("a") == "was lost: its runner ended or was killed"
+def test_a_plan_that_lacks_something_is_another_version() -> None:
+    for plan in ({}, [], None, PLAN | {"trials": 3}):
+        with pytest.raises(UserError, match="versions: the coordinator's plan"):
+            check_plan(PLAN, plan)
 
 
 def test_the_slurm_script_is_one() -> None:

@@ -1,36 +1,36 @@
-"""The store between nodes, a real one on the loopback, and a node's heartbeat."""
+"""How nodes meet: the coordinator and a worker node on the loopback, their addresses, and who is lost."""
 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import socket
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
-import psutil
 import pytest
 
 from harness.errors import UserError
-from harness.launch import messages, rendezvous
-from harness.launch.heartbeat import beat_key, gone_key, heartbeat
+from harness.launch import rendezvous
 from harness.launch.process import loopback
 from harness.launch.rendezvous import (
     Cluster,
+    Coordination,
     CoordinatorLost,
-    StoreClient,
+    Hub,
+    Peer,
     address_towards,
     connect,
     interface_of,
     is_here,
     own_address,
+    wait_for,
 )
-from harness.launch.store_server import start_store
-from harness.runtime.run_store import VARIABLE
+from harness.runtime import channel
+from harness.runtime.channel import VARIABLE
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -47,61 +47,105 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture
-def clients(cluster: Cluster) -> Iterator[tuple[StoreClient, StoreClient]]:
-    coordinator, worker = connect(cluster), connect(cluster)
-    yield coordinator, worker
-    coordinator.close()
+def ends(cluster: Cluster) -> Iterator[tuple[Hub, Coordination]]:
+    hub, worker = connect(cluster), connect(cluster)  # the first to listen is the coordinator
+    assert isinstance(hub, Hub)
+    assert isinstance(worker, Coordination)
+    yield hub, worker
+    worker.close()
+    hub.close()
 
 
-class Started:
-    """Starts stores and remembers the last."""
-
-    def __call__(self, listening: socket.socket) -> subprocess.Popen[bytes]:
-        self.process = start_store(listening)
-        return self.process
+def peer_of(hub: Hub, number: int = 0) -> Peer:
+    return wait_for(lambda: hub.peers[number] if len(hub.peers) > number else None, 20) or hub.peers[number]
 
 
-def test_the_first_to_listen_is_the_coordinator(clients: tuple[StoreClient, StoreClient]) -> None:
-    assert [client.coordinator for client in clients] == [True, False]
-
-
-def test_messages(clients: tuple[StoreClient, StoreClient], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those above the store's limit of 8 MiB, which it answers by ending the connection."""
-    coordinator, worker = clients
-    assert coordinator.get("nothing") is None
-    large = random.Random(0).randbytes(6 << 20).hex()  # compresses to half: 6 MiB
-    monkeypatch.setattr(rendezvous, "CHUNK", 1 << 20)
+def test_messages(ends: tuple[Hub, Coordination]) -> None:
+    hub, worker = ends
+    peer = peer_of(hub)
+    large = os.urandom(6 << 20).hex()
     for value in ({"a": [1, None, float("inf")], "b": "é"}, large, ""):
-        worker.put("said", value)
-        assert coordinator.get("said") == value
-        assert coordinator.take("said") == value
-        assert coordinator.get("said") is None
-    assert not any(coordinator.has(f"said#{number}") for number in range(8))
+        worker.send("said", value)
+        worker.send("sent", True)
+        assert wait_for(lambda: peer.take("sent"), 20)
+        assert peer.get("said") == value
+        assert peer.take("said") == value
+        assert peer.get("said") is None
 
 
-def test_a_message_that_is_too_large(clients: tuple[StoreClient, StoreClient], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "LARGEST", 100)
+def test_orders_reach_who_is_there_and_who_comes_later(ends: tuple[Hub, Coordination]) -> None:
+    hub, worker = ends
+    peer_of(hub)
+    hub.order("call", {"run": "x"})
+    assert wait_for(lambda: worker.get("call"), 20) == {"run": "x"}
+    later = connect(hub.cluster)
+    assert isinstance(later, Coordination)
+    assert wait_for(lambda: later.get("call"), 20) == {"run": "x"}
+    later.close()
+
+
+def test_a_message_that_is_too_large(ends: tuple[Hub, Coordination], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "MOST_BYTES", 100)
     with pytest.raises(ValueError, match="MiB"):
-        clients[1].put("said", random.Random(0).randbytes(200).hex())
-    assert clients[0].get("said") is None
+        ends[1].send("said", "x" * 200)
+    ends[1].send("sent", True)
+    assert wait_for(lambda: peer_of(ends[0]).get("sent"), 20)
 
 
-def test_no_answer_is_a_lost_coordinator(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for ever for a store that says nothing more, as where packets vanish."""
-    monkeypatch.setattr(rendezvous, "start_store", started := Started())
-    coordinator = connect(cluster)
-    client = connect(replace(cluster, node_timeout_s=0.3))
-    assert not client.has("x")
-    started.process.send_signal(signal.SIGSTOP)
-    try:
-        start = time.monotonic()
-        for _ in range(2):
-            with pytest.raises(CoordinatorLost, match=r"the coordinator at 127\.0\.0\.1:\d+ does not answer any more"):
-                client.has("x")
-        assert time.monotonic() - start < 5
-    finally:
-        started.process.send_signal(signal.SIGCONT)
-        coordinator.close()
+def test_a_coordinator_that_ends_without_a_word_is_lost(ends: tuple[Hub, Coordination]) -> None:
+    hub, worker = ends
+    peer_of(hub).close()
+    wait_for(lambda: worker.lost, 20)
+    with pytest.raises(CoordinatorLost, match=r"the coordinator at 127\.0\.0\.1:\d+ does not answer any more"):
+        worker.get("call")
+
+
+def test_a_run_that_is_over_is_not_lost(ends: tuple[Hub, Coordination]) -> None:
+    hub, worker = ends
+    peer = peer_of(hub)
+    hub.order("call", {"over": 0})
+    assert wait_for(lambda: worker.get("call"), 20) == {"over": 0}
+    peer.close()
+    wait_for(lambda: worker.lost, 20)
+    assert worker.get("call") == {"over": 0}
+
+
+NODE = """
+import sys, time
+from harness.launch.rendezvous import Cluster, Coordination
+Coordination(Cluster(2, "127.0.0.1", int(sys.argv[1])), "127.0.0.1")
+time.sleep(60)
+"""
+
+
+def test_a_runner_that_is_killed_is_lost_at_once_and_one_that_is_stopped_is_not(ends: tuple[Hub, Coordination]) -> None:
+    """The kernel answers for a process that a debugger holds, or that holds its interpreter."""
+    hub = ends[0]
+    process = subprocess.Popen([sys.executable, "-P", "-c", NODE, str(hub.cluster.port)])
+    peer = peer_of(hub, 1)
+    process.send_signal(signal.SIGSTOP)
+    assert wait_for(lambda: peer.lost, hub.cluster.node_timeout_s + 2) is None
+    process.kill()
+    assert wait_for(lambda: peer.lost, 10) == "ended"
+    process.wait()
+
+
+def test_a_machine_that_vanishes_is_silent(ends: tuple[Hub, Coordination]) -> None:
+    """What the kernel says where nothing has come for --node-timeout; tests/e2e/test_nodes.py cuts a real cable."""
+    peer = peer_of(ends[0])
+
+    class Cut:
+        def receive(self) -> object:
+            raise TimeoutError
+
+        def close(self) -> None: ...
+
+    cut = Peer(Cut())  # type: ignore[arg-type]
+    cut.listen()
+    assert (cut.lost, peer.lost) == ("silent", None)
+    keeps = ends[0]._listening
+    assert keeps.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert keeps.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000
 
 
 def test_no_coordinator() -> None:
@@ -140,49 +184,59 @@ def test_it_listens_at_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own_address("node1") == "127.0.0.1"
 
 
-def test_the_store_is_not_reached_at_another_address(clients: tuple[StoreClient, StoreClient]) -> None:
+def test_the_coordinator_is_not_reached_at_another_address(ends: tuple[Hub, Coordination]) -> None:
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.2", clients[0].cluster.port), timeout=5)
+        socket.create_connection(("127.0.0.2", ends[0].cluster.port), timeout=5)
 
 
 def test_a_second_node_of_the_machine_finds_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine's name is the loopback to itself, and the store does not listen there."""
+    """A machine's name is the loopback to itself, and the coordinator does not listen there."""
     monkeypatch.setattr(rendezvous, "is_here", lambda host: True)
     monkeypatch.setattr(rendezvous, "own_address", lambda host: "127.0.0.2")
     first = connect(replace(cluster, coordinator=True))
+    assert isinstance(first, Hub)
     try:
         second = connect(replace(cluster, coordinator=False))
-        second.put("x", 1)
+        assert isinstance(second, Coordination)
+        second.send("x", 1)
+        assert wait_for(lambda: peer_of(first).get("x"), 20) == 1
         second.close()
-        assert first.get("x") == 1
     finally:
         first.close()
 
 
 def test_a_node_with_another_secret(
-    cluster: Cluster, clients: tuple[StoreClient, StoreClient], monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, ends: tuple[Hub, Coordination], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    peer_of(ends[0])
     monkeypatch.setenv(VARIABLE, "another secret, just as long")
     with pytest.raises(UserError, match=r"does not take this node's secret \(the same HARNESS_SECRET on every node"):
         connect(cluster)
-    assert not clients[1].has("x")
+    assert len(ends[0].peers) == 1
 
 
-def test_who_answers_without_the_secret(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody was faster at the port, which others know under Slurm: a node tells it nothing."""
+@pytest.mark.parametrize("proves", [False, True])
+def test_who_answers_without_the_secret(cluster: Cluster, proves: bool) -> None:
+    """A stranger was faster at the port, which others know under Slurm: a node tells it nothing."""
+    heard = bytearray()
     with socket.create_server(("127.0.0.1", cluster.port)) as listening:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "harness.launch.store_server", str(listening.fileno())],
-            env=os.environ | {VARIABLE: "what somebody else guessed"},
-            stdin=subprocess.PIPE,
-            pass_fds=(listening.fileno(),),
-        )
-    try:
-        with pytest.raises(UserError, match="secret"):
-            connect(cluster)
-    finally:
-        process.kill()
-        process.communicate()
+
+        def answer() -> None:
+            listening.accept()[0].close()  # the node looks first whether anybody answers
+            connection, _ = listening.accept()
+            connection.sendall(channel.HELLO + bytes(32))
+            heard.extend(connection.recv(68, socket.MSG_WAITALL))
+            if proves:
+                connection.sendall(bytes(36))
+            connection.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(UserError, match="know the secret of the run" if proves else "secret"):
+            connect(replace(cluster, coordinator=False))
+        thread.join(20)
+    assert len(heard) == 68  # its random number, and a proof for this connection
+    assert b"127.0.0.1" not in heard
 
 
 def test_interface(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,17 +246,3 @@ def test_interface(monkeypatch: pytest.MonkeyPatch) -> None:
         interface_of("192.0.2.1")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
     assert interface_of("127.0.0.1") == "ib0"
-
-
-def test_heartbeat(clients: tuple[StoreClient, StoreClient]) -> None:
-    coordinator = clients[0]
-    before = set(psutil.Process(os.getpid()).children())
-    with heartbeat("127.0.0.1", coordinator.cluster.port, "me", 0.1):
-        [process] = set(psutil.Process(os.getpid()).children()) - before
-        deadline = time.monotonic() + 30
-        while int(coordinator.text(beat_key("me")) or 0) < 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert not coordinator.has(gone_key("me"))
-    assert coordinator.has(gone_key("me"))
-    assert not process.is_running()

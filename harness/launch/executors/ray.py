@@ -18,7 +18,7 @@ from harness.launch.executors.submission import Arrivals, Need, Quietly, Submiss
 from harness.launch.hardware import Capacity
 from harness.launch.runner import TrialProgress
 from harness.launch.runner_process import INTERRUPTED, USAGE, NodeEnd, NodeJob, endpoint, run_on_node
-from harness.runtime.run_store import VARIABLE
+from harness.runtime.channel import VARIABLE
 from harness.suite.schema import TrialConfig
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from harness.launch.executors.submission import Arrivals, Need, Quietly, Submiss
 from harness.launch.hardware import Capacity
 from harness.launch.runner import TrialProgress, exit_code
 from harness.launch.runner_process import FAILED, INTERRUPTED, OK, RunnerJob
-from harness.runtime.run_store import write_secret
+from harness.runtime.channel import write_secret
 from harness.suite.schema import TrialConfig
 
 if TYPE_CHECKING:

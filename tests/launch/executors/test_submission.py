@@ -22,7 +22,7 @@ from harness.launch.runner import run_suite
 from harness.launch.runner_process import RUNNERS, RunnerJob, start_runner, stop_runner
 from harness.launch.slots import RunOptions
 from harness.results.record_store import ResultStore
-from harness.runtime.run_store import write_secret
+from harness.runtime.channel import write_secret
 from harness.suite.expand import expand
 from harness.suite.schema import TrialConfig
 from harness.suite.suite_file import load_suite

@@ -1,4 +1,4 @@
-"""Strangers at the port of the run's store: nothing of what they say changes, runs, fills or stops anything."""
+"""Strangers at the coordinator's port: nothing of what they say changes, runs, fills or stops anything."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pickle
 import random
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.launch.store_server import MOST_STRANGERS, start_store, stop_store
-from harness.runtime.run_store import HELLO, NONCE_BYTES, Refused, StoreConnection, pack
+from harness.launch.rendezvous import MOST_STRANGERS, Cluster, Coordination, Hub, wait_for
+from harness.runtime.channel import HELLO, NONCE_BYTES, VARIABLE, Refused
 
 pytestmark = pytest.mark.timeout(90)
-SECRET = b"known to all tests, and to nobody else"  # as tests/conftest.py sets it
+SECRET = "known to all tests, and to nobody else"  # as tests/conftest.py sets it
 
 
 class Planted:
@@ -33,34 +32,41 @@ class Planted:
 
 
 class Target:
-    """A store with a key, and the node that put it there."""
+    """A coordinator with an order, and a node that follows it."""
 
     def __init__(self) -> None:
-        listening = socket.create_server(("127.0.0.1", 0))
-        self.port = int(listening.getsockname()[1])
-        self.process = start_store(listening)
-        self.node = StoreConnection("127.0.0.1", self.port, SECRET, 30)
-        self.node.set("call", b"trial")
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = int(probe.getsockname()[1])
+        self.cluster = Cluster(2, "127.0.0.1", self.port)
+        self.hub = Hub(self.cluster, "127.0.0.1")
+        self.hub.order("call", "trial")
+        self.node = Coordination(self.cluster, "127.0.0.1")
 
     def stranger(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)
 
     def unharmed(self) -> None:
-        """The node is answered, another may join, and nothing but what the node said is there."""
-        assert self.process.poll() is None
-        assert self.node.get("call") == b"trial"
-        assert StoreConnection("127.0.0.1", self.port, SECRET, 30).count() == 1
+        """The node is there, another may join, and nothing but what they send is kept."""
+        other = Coordination(self.cluster, "127.0.0.1")
+        for node in (self.node, other):
+            assert wait_for(lambda node=node: node.get("call"), 20) == "trial"
+        assert wait_for(lambda: len(self.hub.peers) == 2 or None, 20)
+        assert [peer.lost for peer in self.hub.peers] == [None, None]
+        assert [peer._messages for peer in self.hub.peers] == [{}, {}]
+        assert not self.hub._stores
+        other.close()
 
     @property
     def resident(self) -> int:
-        return psutil.Process(self.process.pid).memory_info().rss
+        return psutil.Process().memory_info().rss
 
 
 @pytest.fixture
 def target() -> Iterator[Target]:
     target = Target()
     yield target
-    stop_store(target.process)
+    target.node.close()
+    target.hub.close()
 
 
 def ended(stranger: socket.socket) -> bool:
@@ -80,14 +86,14 @@ def test_planted_messages(target: Target, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     planted = pickle.dumps(Planted(mark))
     torchs = b"\x00\x00\x00\x00\x03\x04\x00\x00\x00\x00\x00\x00\x00call" + len(planted).to_bytes(8, "little") + planted
-    ours = pack([b"S", b"call", planted])
+    ours = b'["call", "planted"]'
     sealed = len(ours).to_bytes(4, "big") + ours + bytes(32)
     for message in (planted, torchs, sealed, bytes(NONCE_BYTES) + bytes(32) + sealed, HELLO + sealed):
         for at_once in (True, False):
             with target.stranger() as stranger:
                 if not at_once:
                     assert stranger.recv(len(HELLO), socket.MSG_WAITALL) == HELLO
-                stranger.sendall(message.ljust(64, b"\0"))
+                stranger.sendall(message.ljust(68, b"\0"))
                 assert ended(stranger)
     target.unharmed()
     assert not mark.exists()
@@ -125,16 +131,17 @@ def test_who_says_nothing_or_little_keeps_nobody_out(target: Target) -> None:
     slow[-1].settimeout(0.2)
     with pytest.raises(TimeoutError):  # it has its time to say who it is
         ended(slow[-1])
-    started = len(psutil.Process(target.process.pid).net_connections())
-    assert started <= MOST_STRANGERS + 4
+    assert len(target.hub._strangers) <= MOST_STRANGERS
     for stranger in slow:
         stranger.close()
 
 
-def test_a_wrong_secret(target: Target) -> None:
-    for secret in (b"", SECRET[:-1], SECRET + b"x"):
+def test_a_wrong_secret(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    for secret in (SECRET[:-1], SECRET + "x"):
+        monkeypatch.setenv(VARIABLE, secret)
         with pytest.raises(Refused, match="does not take this node's secret"):
-            StoreConnection("127.0.0.1", target.port, secret, 30)
+            Coordination(target.cluster, "127.0.0.1")
+    monkeypatch.setenv(VARIABLE, SECRET)
     target.unharmed()
 
 
@@ -143,30 +150,17 @@ def test_what_a_node_said_to_join_lets_nobody_else_in(target: Target) -> None:
     with socket.create_server(("127.0.0.1", 0)) as ear:
 
         def node() -> None:
-            with pytest.raises((Refused, OSError)):
-                StoreConnection("127.0.0.1", ear.getsockname()[1], SECRET, 30)
+            with pytest.raises(ConnectionError):
+                Coordination(Cluster(2, "127.0.0.1", ear.getsockname()[1]), "127.0.0.1")
 
         thread = threading.Thread(target=node)
         thread.start()
         heard, _ = ear.accept()
         heard.sendall(HELLO + bytes(NONCE_BYTES))
-        proof = heard.recv(64, socket.MSG_WAITALL)
+        proof = heard.recv(68, socket.MSG_WAITALL)
         heard.close()
         thread.join(30)
     with target.stranger() as stranger:
         stranger.sendall(proof)
         assert ended(stranger)
     target.unharmed()
-
-
-def test_it_ends_with_who_started_it(target: Target) -> None:
-    assert target.process.stdin is not None
-    target.process.stdin.close()
-    assert target.process.wait(30) == 0
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            target.stranger().close()
-        except ConnectionRefusedError:
-            break
-        assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""The run's store as torch uses one: two ranks that find each other through it, as those of two machines do."""
+"""The store in which ranks of several machines find each other, as torch uses it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from datetime import timedelta
 import pytest
 
 from harness.launch.process import loopback
-from harness.launch.store_server import start_store, stop_store
-from harness.runtime.group_store import GroupStore
-from harness.runtime.run_store import StoreConnection, run_secret
+from harness.launch.rendezvous import Cluster, Hub
+from harness.runtime.channel import connect_channel, group_store
 
 pytestmark = pytest.mark.timeout(120)
 RANK = """\
@@ -21,11 +20,10 @@ import sys
 from datetime import timedelta
 import torch
 from torch import distributed as dist
-from harness.runtime.group_store import GroupStore
-from harness.runtime.run_store import StoreConnection, run_secret
+from harness.runtime.channel import connect_channel, group_store
 
 rank, port, limit = int(sys.argv[1]), int(sys.argv[2]), timedelta(seconds=60)
-store = GroupStore(StoreConnection("127.0.0.1", port, run_secret(), 60), "run/ranks", limit)
+store = group_store(connect_channel("127.0.0.1", port, 60), "run", limit)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=limit)
 told = torch.tensor([float(rank + 1)])
 dist.all_reduce(told)
@@ -34,35 +32,38 @@ print(told.item())
 
 
 @pytest.fixture
-def port() -> Iterator[int]:
-    listening = socket.create_server(("127.0.0.1", 0))
-    port = int(listening.getsockname()[1])
-    process = start_store(listening)
-    yield port
-    stop_store(process)
+def hub() -> Iterator[Hub]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    hub = Hub(Cluster(2, "127.0.0.1", port), "127.0.0.1")
+    yield hub
+    hub.close()
 
 
-def test_it_does_what_torchs_own_do(port: int) -> None:
-    connection = StoreConnection("127.0.0.1", port, run_secret(), 20)
-    store = GroupStore(connection, "run", timedelta(seconds=0.2))
+def test_it_does_what_torchs_own_do(hub: Hub) -> None:
+    channel = connect_channel("127.0.0.1", hub.cluster.port, 20)
+    store = group_store(channel, "run", timedelta(seconds=0.2))
     store.set("a", "text")
     assert store.get("a") == b"text"
+    store.set("bytes", bytes(range(256)))
+    assert store.get("bytes") == bytes(range(256))
     assert store.check(["a"])
     assert not store.check(["a", "b"])
     assert [store.add("n", 2), store.add("n", 3)] == [2, 5]
-    assert connection.get("run/n") == b"5"  # where no other trial's are
+    assert hub._stores["run"]["n"] == "5"  # where no other trial's are
     clone = store.clone()
     assert clone.get("a") == b"text"
-    assert clone.num_keys() == 2
     assert (store.delete_key("a"), store.delete_key("a")) == (True, False)
     with pytest.raises(RuntimeError, match="connection timed out"):
         store.get("a")
 
 
-def test_ranks_find_each_other(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_find_each_other(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", loopback())
     ranks = [
-        subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(port)], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(rank), str(hub.cluster.port)], stdout=subprocess.PIPE, text=True
+        )
         for rank in range(2)
     ]
     assert [rank.communicate(timeout=100)[0].strip() for rank in ranks] == ["3.0", "3.0"]
