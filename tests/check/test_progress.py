@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.tiers import tiered
 from support.training import run_all_to_the_end
 
 from harness.check.graphs import on_disk, random_graph
@@ -57,7 +56,8 @@ def runs() -> list[tuple[str, str, dict[str, Any], int]]:
     return found
 
 
-@pytest.mark.parametrize("world", tiered([2, 3, 4], [2]))
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 3, 4])
 def test_every_trial_ends_and_a_slow_rank_changes_no_bit(world: int, tmp_path: Path) -> None:
     node = np.arange(NODES)
     parts = np.where(node < FIRST, 0, 1 + node % (world - 1))

@@ -48,7 +48,7 @@ def runs(folder: Path) -> dict[str, list[CheckRun]]:
     }
 
 
-QUICK = ("bns fixed", "graphsage weighted", "fastgcn public", "skewed quadratic")
+QUICK = ("graphsage weighted", "fastgcn public", "skewed quadratic")
 
 
 @functools.cache

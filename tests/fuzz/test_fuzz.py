@@ -16,7 +16,7 @@ from fuzz.mutate import CANARY
 from fuzz.targets import TARGETS
 from fuzz.watch import Watch
 
-QUICK = ("suite", "record", "claims", "leases", "rendezvous", "neutral")  # of each kind of input one or two
+QUICK = ("suite", "leases", "rendezvous")  # of users, of runners, of strangers
 RUNS = [(name, 12) for name in QUICK]
 RUNS += [pytest.param(target.name, 118, marks=pytest.mark.slow) for target in TARGETS]  # 17 targets: 2,000 inputs
 

@@ -98,7 +98,7 @@ def test_a_killed_runner(tmp_path: Path) -> None:
         runner.send_signal(signal.SIGKILL)
         runner.wait()
         wait_for(lambda: not any(Path(f"/proc/{rank}").exists() for rank in ranks()))
-        assert not made & here()
+        wait_for(lambda: not made & here())  # a process that ends holds them a moment longer
     finally:
         runner.kill()
         runner.wait()

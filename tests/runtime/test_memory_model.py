@@ -224,7 +224,7 @@ def test_a_rehearsed_method_is_gone_before_the_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("threshold", "names", "least"),
     [
-        pytest.param(int(DEFAULTS[THRESHOLD]), ["full", "fastgcn"], 0.5, id="a trial's heap"),
+        pytest.param(int(DEFAULTS[THRESHOLD]), ["full", "fastgcn"], 0.5, marks=pytest.mark.slow, id="a trial's heap"),
         pytest.param(OUTSIDE_BYTES, list(TRAINED), 0.65, marks=pytest.mark.slow, id="a heap without holes"),
     ],
 )

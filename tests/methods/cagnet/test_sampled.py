@@ -49,6 +49,7 @@ def factor(options: dict[str, Any], read: int) -> float:
     return read / max(1, round(options["rate"] * read))
 
 
+@pytest.mark.slow
 def test_products_are_those_of_what_was_broadcast(tmp_path: Path) -> None:
     cases, data = [], {}
     for name, graph in GRAPHS.items():
