@@ -151,7 +151,7 @@ class Coordinator(OneMachine):
             workers = self.gather(run)
             if workers is None:
                 why = f"not all of the {self.nodes} nodes came within {cluster.rdzv_timeout_s:g} s (--rdzv-timeout)"
-                refused = [why for peer in self.hub.peers if (why := peer.get(REFUSED))]
+                refused = [said for peer in self.hub.peers if (said := peer.get(REFUSED))]
                 why += f"; one was refused: {refused[-1]}" if refused else ""
                 group = GroupResult([RankFailure(None, "timeout", f"waited in vain: {why}", node=0)])
             else:

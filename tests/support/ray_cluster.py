@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 SMALL = {"object_store_memory": 80 << 20}
 CORES = 4
+
+
+@contextmanager
+def _handler_kept() -> Iterator[None]:
+    """Put back the handler of SIGTERM: a node that starts leaves its own in this process, which then ignores it."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class OwnRay:
@@ -23,13 +36,15 @@ class OwnRay:
         os.environ["RAY_TMPDIR"] = self.home
         os.mkdir(os.path.join(self.home, "ray"))
         head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": self.home, **SMALL}
-        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        with _handler_kept():
+            self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes: list[Any] = [self.add_node() for _ in range(2)]
         self.env = {**os.environ, "RAY_ADDRESS": self._cluster.address}
 
     def add_node(self) -> Any:
         """Start a node and return it."""
-        return self._cluster.add_node(num_cpus=CORES, memory=4 << 30, **SMALL)
+        with _handler_kept():
+            return self._cluster.add_node(num_cpus=CORES, memory=4 << 30, **SMALL)
 
     def kill_node(self, name: str) -> None:
         """End the node whose id begins with `name`, without a word: its raylet is killed; and start another."""
