@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-
 import pytest
-from e2e.cli import CommandLine, records, trains, wait_until
+from e2e.cli import CommandLine, records
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(150)]
 
@@ -19,11 +16,6 @@ network: [none, 1gbit]
 train: {epochs: EPOCHS, eval_every: 0, threads: 1}
 traffic: verify
 """
-
-
-def namespaces_of(pid: int) -> list[str]:
-    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
-    return [line for line in listed.splitlines() if line.startswith(f"harness-{pid}-")]
 
 
 def test_a_shaped_trial_learns_the_same_and_is_verified(command: CommandLine) -> None:
@@ -42,19 +34,3 @@ def test_a_shaped_trial_learns_the_same_and_is_verified(command: CommandLine) ->
     assert all(1 < record["result"]["socket_ratio"] < 1.05 for record in (shaped, loopback))
     assert [flag for flag in shaped["flags"] + loopback["flags"] if not flag.startswith("load")] == []
     assert shaped["result"]["bytes_embedding"] == loopback["result"]["bytes_embedding"]
-
-
-def test_the_next_run_removes_what_a_killed_one_left(command: CommandLine) -> None:
-    (command.directory / "shaped.yaml").write_text(SUITE.replace("EPOCHS", "100000"))
-    killed = command.start("run", "shaped.yaml", "--only", "network=1gbit")
-    wait_until(lambda: trains(command.directory / "results" / "shaped"), killed)
-    assert len(namespaces_of(killed.pid)) == 3
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    assert namespaces_of(killed.pid)
-    (command.directory / "other.yaml").write_text(
-        SUITE.replace("EPOCHS", "2").replace("shaped", "other") + "timing: 'off'\n"
-    )
-    done = command.run("run", "other.yaml", "--only", "network=none")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert not namespaces_of(killed.pid)
