@@ -353,7 +353,7 @@ def with_columns(page: str) -> str:
             ["`load_epochs` column", "unit", "what it is"],
             _explained((m, m.epoch_doc, m.unit.removesuffix("/epoch")) for m in EPOCH_METRICS.values()),
         ),
-        "Methods tell more, in both frames: of an epoch and rank the sum over the epoch's steps, of a trial "
+        "Methods report more, in both frames: of an epoch and rank the sum over the epoch's steps, of a trial "
         "the sum over ranks, mean over the epochs after warm-up. What has no `stat_` is of the set-up.",
         table(
             ["column", "of", "unit", "what it is"],
