@@ -293,16 +293,16 @@ class Meters:
             self._epochs.append((start_s, time.perf_counter()))
             self._sampler.end_epoch()
             for name, joules in self._energies().items():
-                start = before[name]
-                metrics[name] = None if joules is None or start is None else joules - start
+                metrics[name] = None if joules is None or (start := before[name]) is None else joules - start
             metrics |= {name: summary.mean(name) for name in ("gpu_utilisation", "gpu_power_w")}
 
     def _energies(self) -> dict[str, float | None]:
-        attempt, gpu, packages = self._reasons.attempt, self._gpu, self._packages
-        return {
-            "energy_gpu_j": gpu and attempt(partial(GPU_COUNTERS["energy_gpu_j"], gpu), "energy_gpu_j"),
-            "energy_cpu_j": packages and attempt(packages.joules, "energy_cpu_j"),
-        }
+        readers: dict[str, Callable[[], float]] = {}
+        if self._gpu is not None:
+            readers["energy_gpu_j"] = partial(GPU_COUNTERS["energy_gpu_j"], self._gpu)
+        if self._packages is not None:
+            readers["energy_cpu_j"] = self._packages.joules
+        return {name: self._reasons.attempt(read, name) for name, read in readers.items()}
 
     @contextmanager
     def paused(self) -> Iterator[None]:
