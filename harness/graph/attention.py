@@ -23,7 +23,7 @@ from harness.deferred import numba, torch
 from harness.deferred import numpy as np
 from harness.graph.csr import CSR
 from harness.graph.kernels import SLOPE
-from harness.graph.spmm import row_chunks, run_chunks, triton_problem
+from harness.graph.spmm import engine_problem, row_chunks, run_chunks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,7 +66,7 @@ class Edges:
 
 def fused(device: torch.device) -> bool:
     """Return whether triton's kernels are taken on a device that is no CPU."""
-    return device.type == "cuda" and triton_problem() is None
+    return device.type == "cuda" and engine_problem("triton") is None
 
 
 def spread(edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: Tensor, own: slice) -> Gradients:

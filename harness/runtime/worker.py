@@ -138,7 +138,7 @@ class Worker:
             "between": self.spans.seconds,
             "beside": self.clock.background,
             "meters": self.meters.state(),
-            "check": None if self.check is None else self.check.state(),
+            "check": self.check and self.check.sums,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -151,7 +151,7 @@ class Worker:
         self.spans.seconds, self.clock.background = state["between"], state["beside"]
         self.meters.restore(state["meters"])
         if self.check is not None and state["check"] is not None:
-            self.check.restore(state["check"])
+            self.check.sums = state["check"]
         self.rng.bit_generator.state = state["rng"]
         _set_global_generators(state["others"])
         torch.set_rng_state(state["torch"])

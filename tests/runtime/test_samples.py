@@ -7,7 +7,7 @@ import pytest
 from support.fake_nvml import FakeNvml
 
 from harness.runtime.counters import Reasons, find_gpu
-from harness.runtime.meters import PSS_SHARE, SamplingThread
+from harness.runtime.meters import PSS_SHARE, RESIDENT, Sampler
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -19,8 +19,7 @@ class Bench:
         self.proc, self.phase, self.api, self.reasons = proc, "other", FakeNvml(), Reasons()
         self.set(pages=1, pss_kib=1)
         gpu = find_gpu(self.api, "aa-bb", 0)
-        self.sampler = SamplingThread(self.reasons, lambda: self.phase, proc, gpu, None)
-        self.samples = self.sampler.samples
+        self.samples = Sampler(self.reasons, lambda: self.phase, proc, gpu)
 
     def set(self, *, pages: int = 1, pss_kib: int = 1, percent: int = 0, watts: int = 0) -> None:
         (self.proc / "statm").write_text(f"900 {pages} 3 4 0 6 0\n")
@@ -30,8 +29,8 @@ class Bench:
     def look(self, phase: str, **figures: int) -> None:
         self.phase = phase
         self.set(**figures)
-        self.sampler.look(last=True)
-        assert self.sampler.failure is None
+        self.samples.look(last=True)
+        assert self.samples.failure is None
 
 
 @pytest.fixture
@@ -69,28 +68,26 @@ def test_an_epochs_means_are_of_its_own_samples(bench: Bench) -> None:
     second = bench.samples.open_epoch()
     bench.look("forward", percent=80)
     third = bench.samples.open_epoch()
-    assert [s.utilisation.value for s in (first, second, third)] == [0.2, 0.8, None]
+    assert [s.mean("gpu_utilisation") for s in (first, second, third)] == [0.2, 0.8, None]
 
 
 def test_a_pause_is_left_out_even_of_a_reading_that_outlasts_it(bench: Bench) -> None:
     bench.samples.open_epoch()
     bench.look("forward", pages=5, pss_kib=7)
-    bench.samples.pause(True)
+    bench.samples.turn()
     bench.look("forward", pages=50, pss_kib=70)
-    bench.samples.pause(False)
-    read = bench.sampler._sample  # a sample during which an evaluation comes and goes
+    bench.samples.turn()
 
-    def slow_read() -> object:
-        sample = read()
-        bench.samples.pause(True)
-        bench.samples.pause(False)
-        return sample
+    def slow_read() -> int:  # an evaluation comes and goes meanwhile
+        bench.samples.turn()
+        bench.samples.turn()
+        return 99 * PAGE
 
-    bench.sampler._sample = slow_read  # type: ignore[method-assign, assignment]
-    bench.sampler.look()
+    bench.samples._readers[RESIDENT] = slow_read
+    bench.samples.look()
     assert bench.samples.by_phase["forward"].row()["peak_rss_bytes"] == 5 * PAGE
-    assert bench.samples.peak_proportional == 7 * 1024
-    assert bench.samples.count == 1
+    assert bench.samples.peaks["peak_pss_bytes"] == 7 * 1024
+    assert bench.samples.total.samples == 1
 
 
 def test_a_figure_that_fails_is_given_up_and_the_others_go_on(bench: Bench) -> None:
@@ -110,4 +107,4 @@ def test_the_page_table_is_walked_less_often_where_that_takes_long(bench: Bench)
         patch.setattr("harness.runtime.meters.time.thread_time", lambda: next(clock))
         bench.look("")
         bench.look("")
-    assert bench.sampler.pss_interval_s == pytest.approx(0.05 / PSS_SHARE)
+    assert bench.samples.pss_interval_s == pytest.approx(0.05 / PSS_SHARE)
