@@ -80,7 +80,7 @@ class RankReport:
             "link": describe(worker.interface) if worker.interface else None,
             "inner": partition.num_inner,
             "boundary": partition.num_boundary,
-            "edges": partition.num_edges,
+            "edges": int(partition.meta["table"][worker.rank]["edges"]),
             "train_nodes": worker.train_counts[worker.rank],
             "memory_model": method.memory_components(),
             "setup": dict(metrics),
