@@ -11,7 +11,7 @@ import sys
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -165,6 +165,13 @@ def find_gpu(api: Any, uuid: str, index: int) -> Gpu:
             return Gpu(api, handle, "MIG instance" if name.startswith("MIG-") else "GPU")
     api.nvmlShutdown()
     raise Absent(f"NVML knows none of {', '.join(names)}: {failure}")
+
+
+def known(read: Callable[[], T]) -> T | None:
+    """Return what `read` does; None where the system has no answer."""
+    with suppress(AttributeError, OSError, ValueError):
+        return read()
+    return None
 
 
 def read_text(path: Path) -> str:
@@ -434,7 +441,4 @@ class Load:
         return at, dict(zip(COLUMNS, values, strict=True))
 
     def _text(self, name: str) -> str | None:
-        try:
-            return (self._root / name).read_text()
-        except OSError:
-            return None
+        return known((self._root / name).read_text)
