@@ -94,13 +94,6 @@ class Sampler:
 
     Between epochs only the peaks of memory are kept; in a pause nothing. A reading begun in a pause and ended
     after it is dropped too. Arguments are those of `Meters`, and the counters that there are.
-
-    Attributes:
-        peaks: of memory, between epochs too.
-        total, by_phase: samples in epochs, of all of them and of each phase.
-        failure: why it ended before it was stopped; None if it did not.
-        pss_interval_s: seconds between readings of the proportional set: longer than PSS_INTERVAL_S where
-            one takes so long that it would cost more than PSS_SHARE of a core.
     """
 
     def __init__(
@@ -119,8 +112,10 @@ class Sampler:
         self._lock, self._next_pss = Lock(), 0.0
         self._turns = 0  # beginnings and ends of pauses: odd within one
         self._epoch: Summary | None = None
-        self.peaks, self.total, self.by_phase = dict[str, int](), Summary(), dict[str, Summary]()
-        self.failure: str | None = None
+        self.peaks = dict[str, int]()  # of memory, between epochs too
+        self.total, self.by_phase = Summary(), dict[str, Summary]()  # samples in epochs
+        self.failure: str | None = None  # why it ended before it was stopped
+        # Longer where a reading takes so long that it would cost more than PSS_SHARE of a core.
         self.pss_interval_s = PSS_INTERVAL_S
 
     def run(self, stop: Event) -> None:
@@ -194,18 +189,13 @@ class Meters:
 
     Args:
         device: this rank's.
-        local_rank: this rank's number among the trial's ranks on this machine; network namespaces of one
-            machine share its counters and are not machines.
+        local_rank: this rank's number among the trial's ranks on this machine, network namespaces included.
         timing: the trial's; one that is not in phases starts no thread and reads no counter, only `memory` works.
         phase: returns the phase that the trainer is in, "" between epochs; called from the thread. On a GPU
             that is what the host is launching or waiting for.
         cores: that the rank may keep busy, see `Load`.
-        proc: the kernel's files of this process.
-        powercap: the kernel's energy counters.
+        proc, powercap: the kernel's files of this process, and its energy counters.
         gpu: opens NVML's view of a torch device; called only for CUDA devices.
-
-    Attributes:
-        memory: peak memory, whatever the timing.
     """
 
     def __init__(
@@ -240,6 +230,11 @@ class Meters:
             reasons.add(("peak_rss_bytes",), "the kernel cannot reset it: evaluations would be in it")
         self._gpu = reasons.attempt(lambda: gpu(device), *NVML_METRICS)
         self._packages = reasons.attempt(lambda: PackageEnergy(powercap), "energy_cpu_j")
+        self._energy: dict[str, Callable[[], float]] = {}
+        if self._gpu is not None:
+            self._energy["energy_gpu_j"] = partial(GPU_COUNTERS["energy_gpu_j"], self._gpu)
+        if self._packages is not None:
+            self._energy["energy_cpu_j"] = self._packages.joules
         self._load = Load(cores) if self._enabled else None
         self._epochs: list[tuple[float, float]] = []
         self._sampler = Sampler(reasons, phase, proc, self._gpu, self._packages, self._load)
@@ -261,23 +256,17 @@ class Meters:
         if not self._enabled:
             yield metrics
             return
-        summary, before, start_s = self._sampler.follow(epoch=True), self._energies(), time.perf_counter()
+        attempt, summary = self._reasons.attempt, self._sampler.follow(epoch=True)
+        before, start_s = {name: attempt(read, name) for name, read in self._energy.items()}, time.perf_counter()
         try:
             yield metrics
         finally:
             self._epochs.append((start_s, time.perf_counter()))
             self._sampler.follow(epoch=False)
-            for name, joules in self._energies().items():
-                metrics[name] = None if joules is None or (start := before[name]) is None else joules - start
+            for name, read in self._energy.items():
+                joules, start = attempt(read, name), before[name]
+                metrics[name] = None if joules is None or start is None else joules - start
             metrics |= {name: summary.mean(name) for name in ("gpu_utilisation", "gpu_power_w")}
-
-    def _energies(self) -> dict[str, float | None]:
-        readers: dict[str, Callable[[], float]] = {}
-        if self._gpu is not None:
-            readers["energy_gpu_j"] = partial(GPU_COUNTERS["energy_gpu_j"], self._gpu)
-        if self._packages is not None:
-            readers["energy_cpu_j"] = self._packages.joules
-        return {name: self._reasons.attempt(read, name) for name, read in readers.items()}
 
     @contextmanager
     def paused(self) -> Iterator[None]:
