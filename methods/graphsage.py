@@ -58,8 +58,8 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
         return options.weights == "uniform" and super().device_draws(options)
 
     @property
-    def remarks(self) -> list[str]:
-        """See `Method.remarks`: fan-outs that were asked for and leave no neighbour out."""
+    def warnings(self) -> list[str]:
+        """See `Method.warnings`: fan-outs that were asked for and leave no neighbour out."""
         most = int(np.diff(self.source.topology.indptr).max(initial=0))
         asked = per_layer(self.options.fanouts, self.source.depth, "fanouts")
         whole = sorted({fanout for fanout in asked if fanout >= most})

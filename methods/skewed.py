@@ -188,10 +188,10 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
         return case.mini_batch(options, labels=options.base == "saint")
 
     @classmethod
-    def foreseen(cls, options: SkewedOptions, case: MemoryCase) -> list[str]:
+    def option_warnings(cls, options: SkewedOptions, case: MemoryCase) -> list[str]:
         """See `whole_subgraphs`, and `MiniBatchMethod`."""
         whole = whole_subgraphs(options.size, case.nodes) if options.base == "saint" else []
-        return whole + super().foreseen(options, case)
+        return whole + super().option_warnings(options, case)
 
     @classmethod
     def memory(cls, options: SkewedOptions, case: MemoryCase) -> dict[str, int]:

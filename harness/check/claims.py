@@ -82,7 +82,7 @@ def flags_check(runs: Sequence[CheckRun]) -> Check:
         said = [(rank, flag) for rank, each in enumerate(outcomes_of(ranks)) for flag in each.flags]
         return [f"{run}: rank {rank}: {key}: {text}" for rank, (key, text) in said]
 
-    return Check("flags", "nothing is flagged: cores, children, bytes, work beside evaluations", runs, flagged)
+    return Check("flags", "nothing is flagged: cores, children, bytes, work during evaluations", runs, flagged)
 
 
 def trouble_check(subject: Subject, settings: Sequence[Options], graphs: TinyGraphs, world: int) -> Check:
@@ -164,7 +164,7 @@ def _unlike(run: CheckRun, ranks: Result) -> list[str]:
 
 
 def bytes_check(method: type[Method[Any]], runs: Sequence[CheckRun]) -> Check | None:
-    """Return the check of all that `runs` sent; None if the method states its bytes for none of them."""
+    """Return the check of the bytes that `runs` sent; None if the method states its bytes for none of them."""
     distinct = list({run.key: run for run in runs}.values())
     stated = {run.key for run in distinct if _stated(method, run, _case(run)) is not None}
     if not stated:

@@ -135,14 +135,14 @@ def _on_ranks(world: int, runs: Sequence[CheckRun], limit_s: float) -> dict[str,
                 allowed_s = limit_s
                 hopeless[run.subject] = -1
             except RankError as error:
-                found[run.key] = RunFailure(error.reason, _told(error.output))
+                found[run.key] = RunFailure(error.reason, _excerpt(error.output))
                 hopeless[run.subject] -= 1
                 stack.pop_all().close()
                 group = None
     return found
 
 
-def _told(output: str) -> str:
+def _excerpt(output: str) -> str:
     """Return what of the output of ranks says why a run failed: where each was, or the end of a traceback."""
     said = []
     for part in output.split("--- ")[1:]:

@@ -80,10 +80,10 @@ def report(
     typer.echo(str(write_report(places, out, asked, given, views, workers=workers, baselines=stored)))
     drawn = "" if set(asked) & set(DRAWN) else "; figures as files: --format svg or pdf-figures"
     typer.echo(f"written: {', '.join(asked)}{drawn}", err=True)
-    _tell_edited([*places, *stored])
+    _report_edited([*places, *stored])
 
 
-def _tell_edited(places: Sequence[Path]) -> None:
+def _report_edited(places: Sequence[Path]) -> None:
     from harness.results.frames import edited
 
     for line in edited(places):
@@ -137,7 +137,7 @@ def check_claims(
         message = "no suite with claims is kept with these results"
         raise UserError(message, file=where, fix="name the suite with --suite FILE")
     typer.echo(claims_text(judged))
-    _tell_edited(directories)
+    _report_edited(directories)
     raise typer.Exit(any(verdict.state == "fails" for one in judged for verdict in one.verdicts))
 
 

@@ -246,7 +246,7 @@ def estimate(
             )
         )
     options = method.Options(**trial.method.options)
-    said = dict.fromkeys(line for case in cases for line in method.foreseen(options, case))
+    said = dict.fromkeys(line for case in cases for line in method.option_warnings(options, case))
     return tuple(method.memory(options, case) for case in cases), tuple(said)
 
 

@@ -38,7 +38,7 @@ def collect() -> dict[str, Any]:
     """Return versions and hardware as JSON; None for what is not there.
 
     `commit` and `dirty` are those of the checkout that `harness` was imported from, else of the build that is
-    installed; None where that is unknown. Memory in bytes. The host's name is not recorded: `machine` tells
+    installed; None where that is unknown. Memory in bytes. The host's name is not recorded: `machine` distinguishes
     hosts apart.
     """
     commit, dirty = checkout(Path(harness.__file__).resolve().parents[1])

@@ -58,7 +58,7 @@ class Projection:
     """Seconds of an epoch on another network.
 
     `wait_s`: for slower ranks, where the trial's timing separates it (`breakdown`), else 0 and part of the
-    software time. `exchange_s`, `reduce_s`: what a rank stands still for. `overlapped_s`: what runs behind.
+    software time. `exchange_s`, `reduce_s`: time in which a rank waits. `overlapped_s`: time behind the training.
     """
 
     compute_s: float
@@ -75,7 +75,7 @@ class Projection:
 
     @property
     def communication(self) -> float:
-        """Share (0..1) of the epoch in which ranks stand still for the network."""
+        """Share (0..1) of the epoch in which ranks wait for the network."""
         epoch = self.epoch_time_s
         return 1 - (self.compute_s + self.wait_s) / epoch if epoch else 0.0
 

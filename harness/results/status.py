@@ -80,7 +80,7 @@ class SuiteWatch:
         return SuiteState(self.directory.name, total, ended, alive, lost)
 
     def silent(self) -> frozenset[str]:
-        """Return the runners elsewhere whose heartbeat does not move; this takes longer than a beat if there are such.
+        """Return the runners elsewhere whose heartbeat does not move; if any, that takes over a heartbeat.
 
         Clocks are not asked: they may differ by minutes.
         """

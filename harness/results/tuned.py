@@ -90,7 +90,7 @@ class TunedMethod(BaseModel):
         """Return how much the time to the target would differ from one such search to the next.
 
         The standard deviation of the logarithm of the time of what is chosen, if the drawn settings were drawn again
-        from those that were (a bootstrap, in closed form: of each study the best, the median of studies), beside the
+        from those that were (a bootstrap, in closed form: of each study the best, the median of studies), next to the
         suite's own. A time beyond the budget counts as the longest. None where fewer than two settings were drawn, or
         nobody reaches the target.
         """

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
+from warnings import warn
 
 from pydantic_core import to_jsonable_python
 
@@ -71,6 +72,12 @@ class Method(Registered, ABC, Generic[OptionsT]):
     metrics: ClassVar[tuple[Metric, ...]] = ()
     space: ClassVar[Mapping[str, Any]] = {}
 
+    def __init_subclass__(cls) -> None:
+        for old, new in {"remarks": "warnings", "foreseen": "option_warnings"}.items():
+            if old in vars(cls):  # for one release
+                warn(f"{cls.__name__}.{old} is called {new} now", DeprecationWarning, stacklevel=2)
+                setattr(cls, new, vars(cls)[old])
+
     def __init__(self, worker: Worker, options: OptionsT) -> None:
         self.worker, self.options = worker, options
 
@@ -88,13 +95,13 @@ class Method(Registered, ABC, Generic[OptionsT]):
         yield from islice(chain.from_iterable(map(self.steps, range(REHEARSED))), REHEARSED)
 
     @property
-    def remarks(self) -> list[str]:
-        """What a reader of this trial's metrics must know, read at its end; in the record and in a report."""
+    def warnings(self) -> list[str]:
+        """Lines that a reader of this trial's metrics must know, read at its end; in the record and in a report."""
         return []
 
     @classmethod
-    def foreseen(cls, options: Any, case: MemoryCase) -> list[str]:
-        """Return what `options` (an `Options`) come to on a rank of this `case` that a user may not have meant.
+    def option_warnings(cls, options: Any, case: MemoryCase) -> list[str]:
+        """Return warnings of `options` (an `Options`): effects on a rank of this `case` that a user may not have meant.
 
         A line each, in plans and in the record of a trial that ran. The default is nothing.
         """

@@ -304,7 +304,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         return cls.on_device and not options.asks_owners
 
     @classmethod
-    def foreseen(cls, options: MiniBatchOptionsT, case: MemoryCase) -> list[str]:
+    def option_warnings(cls, options: MiniBatchOptionsT, case: MemoryCase) -> list[str]:
         """See `Method`: whether the host draws for a GPU."""
         if not case.cuda or cls.device_draws(options):
             return []

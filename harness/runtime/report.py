@@ -44,7 +44,7 @@ class RankReport:
         self.flags: dict[tuple[str, str], None] = {}  # key and text of each
         self._worker: Worker | None = None
         self.method: Method[Any] | None = None  # a rehearsal's has to be gone before the training's is made
-        self._foreseen: list[str] = []
+        self._option_warnings: list[str] = []
         self._progress = (out / "progress.jsonl").open("a", buffering=1)
         self._ended = (out / f"epochs-{rank}.jsonl").open("a")
         self._kept, self._kept_at = 0, time.monotonic()
@@ -77,7 +77,7 @@ class RankReport:
             "memory_model": method.memory_components(),
             "setup": dict(metrics),
         }
-        self._foreseen = method.foreseen(method.options, case_of(worker))
+        self._option_warnings = method.option_warnings(method.options, case_of(worker))
         self.progress(event="setup", setup_s=setup_s)
 
     def rehearsed(self, method: Method[Any], seconds: float) -> None:
@@ -167,16 +167,16 @@ class RankReport:
         self._data |= {"resumed": self._resumed, "earlier_s": self._earlier_s}
         if self._worker is not None:
             worker = self._worker
-            remarks = [*self._foreseen, *(self.method.remarks if self.method else [])]
+            warnings = [*self._option_warnings, *(self.method.warnings if self.method else [])]
             if worker.check is not None and worker.check.why_not is not None:
-                remarks.append(worker.check.why_not)
+                warnings.append(worker.check.why_not)
             self._data |= {
                 "peak_memory_bytes": worker.meters.memory.bytes(),
                 "peak_memory_source": worker.meters.memory.source,
                 "base_memory_bytes": worker.meters.memory.base,
                 "mapped_bytes": worker.meters.memory.mapped(),
                 "meters": worker.meters.report(),
-                "remarks": remarks,
+                "remarks": warnings,
                 "traffic": worker.traffic.rows(),
                 "spans": self._data.get("spans", {})
                 | {"between": worker.spans.seconds, "beside": worker.clock.background},

@@ -395,7 +395,7 @@ class _Checked:
         return spec
 
     def sources_of(self, model: ModelSpec, train: TrainSpec, partition: PartitionSpec) -> dict[str, PluginSource]:
-        """Return where the code is, by kind, of all that a trial names besides its method."""
+        """Return where the code is, by kind, of everything that a trial names besides its method."""
         named = (("model", model), ("train", train), ("partition", partition))
         found = {
             registry.kind: self.catalogue.find(registry, getattr(spec, key)).source

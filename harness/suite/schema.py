@@ -375,7 +375,7 @@ class Suite(Spec):
     timing: Timing = Field("plain", description="how epochs are timed: with barriers, without, only whole, or not")
     traffic: TrafficMode = Field("count", description="verify: compare counted bytes with the interface's")
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        (0,), min_length=1, description="repetitions: of the weights and of all that is drawn"
+        (0,), min_length=1, description="repetitions: each draws weights and samples anew"
     )
     repeat: int = Field(
         1, ge=1, description="runs of each trial with the same seed: times scatter, scores are the same bits"

@@ -291,9 +291,9 @@ class DGS(MiniBatchMethod[DGSOptions]):
         self.explainer.restore(state["explainer"])
 
     @property
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """See `Method`."""
-        return self.explainer.remarks
+        return self.explainer.warnings
 
     def close(self) -> None:
         """See `Method`."""
@@ -301,10 +301,10 @@ class DGS(MiniBatchMethod[DGSOptions]):
         super().close()
 
     @classmethod
-    def foreseen(cls, options: DGSOptions, case: MemoryCase) -> list[str]:
+    def option_warnings(cls, options: DGSOptions, case: MemoryCase) -> list[str]:
         """See `MiniBatchMethod`; explanations are of a copy of the model on the host."""
         warnings = ["the host trains the masks of explanations while the GPU trains"] if case.cuda else []
-        return warnings + super().foreseen(options, case)
+        return warnings + super().option_warnings(options, case)
 
     @classmethod
     def bytes_per_epoch(cls, options: DGSOptions, case: BytesCase) -> Bytes | None:

@@ -208,7 +208,7 @@ class Explainer:
         return news
 
     @property
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What a reader of the metrics must know: that explanations failed, and why the last one did."""
         if not self._problems:
             return []

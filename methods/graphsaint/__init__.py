@@ -310,12 +310,12 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         return None if options.reshuffle else case.mini_batch(options, labels=True)
 
     @classmethod
-    def foreseen(cls, options: GraphSAINTOptions, case: MemoryCase) -> list[str]:
+    def option_warnings(cls, options: GraphSAINTOptions, case: MemoryCase) -> list[str]:
         """See `whole_subgraphs`; what a GPU leaves to the host."""
         warnings = whole_subgraphs(options.size, case.train.inner if options.scope == "local" else case.nodes)
         if case.cuda and (why := options.nodes_of_host):
             warnings.append(f"{why}: the host draws the nodes of subgraphs, one after the other; the GPU does the rest")
-        return warnings + super().foreseen(options, case)
+        return warnings + super().option_warnings(options, case)
 
     @classmethod
     def memory(cls, options: GraphSAINTOptions, case: MemoryCase) -> dict[str, int]:

@@ -145,8 +145,8 @@ class ROC(FullGraphMethod[ROCOptions]):
         )
 
     @property
-    def remarks(self) -> list[str]:
-        """See `Method.remarks`."""
+    def warnings(self) -> list[str]:
+        """See `Method.warnings`."""
         least, most = self.trace.least / MIB, self.trace.most / MIB
         found = [EMULATED] if self._emulated else []
         if self.budget is None:

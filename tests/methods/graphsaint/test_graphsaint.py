@@ -217,7 +217,7 @@ def test_the_default_size_is_the_authors_or_an_eighth(
         assert GraphSAINT.Options(size=asked, frontier=2).size_on(nodes, parts) == asked
 
 
-def test_a_size_that_takes_the_whole_graph_is_foreseen() -> None:
+def test_a_size_that_takes_the_whole_graph_is_warned_of() -> None:
     model = GNN(MODEL, FEATURES, CLASSES, seed=0, dtype=torch.float32)
     case = MemoryCase(PartSize(500, 20, 5000, 50), None, 40, 1000, 10_000, model, parts=2)
     for options, whole in (
@@ -225,7 +225,7 @@ def test_a_size_that_takes_the_whole_graph_is_foreseen() -> None:
         ({"size": 500, "scope": "local"}, 500), ({"size": 499, "scope": "local"}, 0),
     ):  # fmt: skip
         said = [f"size {whole} is no less than the {whole} nodes there are: every subgraph is the whole graph"]
-        assert GraphSAINT.foreseen(GraphSAINT.Options.model_validate(options), case) == (said if whole else [])
+        assert GraphSAINT.option_warnings(GraphSAINT.Options.model_validate(options), case) == (said if whole else [])
 
 
 @pytest.mark.parametrize(
@@ -241,8 +241,8 @@ def test_a_plan_says_what_the_host_draws_for_a_gpu(options: dict[str, Any], why:
     case = MemoryCase(PartSize(500, 20, 5000, 50), None, 40, 1000, 10_000, model, parts=2)
     asked = GraphSAINT.Options.model_validate(options)
     said = f"{why}: the host draws the nodes of subgraphs, one after the other; the GPU does the rest"
-    assert GraphSAINT.foreseen(asked, replace(case, cuda=True)) == ([said] if why else [])
-    assert GraphSAINT.foreseen(asked, case) == []
+    assert GraphSAINT.option_warnings(asked, replace(case, cuda=True)) == ([said] if why else [])
+    assert GraphSAINT.option_warnings(asked, case) == []
 
 
 @pytest.mark.parametrize(
