@@ -221,10 +221,7 @@ class InputCache:
 
 
 def missing_data(spec: DatasetSpec, data_dir: Path | None, cache: Path | None) -> DataUnavailable | None:
-    """Return why a data set cannot be had without a download, or None if it can; nothing is built.
-
-    A file that is there but damaged is found out when it is read.
-    """
+    """Return why a data set cannot be had without a download, or None if it can; nothing is built or read."""
     from harness.caches import cache_root
     from harness.data.catalog import published
     from harness.data.registry import find_source, prepare

@@ -126,12 +126,10 @@ class OneMachine:
             return 0, len(trials)
 
     def measure(self, trial: TrialConfig) -> Measurement | None:
-        """Return how fast this machine is, by the reference workload on the cores that trials get; None if that fails.
-
-        It has the threads of `trial`, which comes next, so that the process that forks that one's ranks can fork it.
-        """
+        """Return how fast this machine is, by the reference workload on the cores that trials get; None if it fails."""
         if self.worker != WORKER:
             return None
+        # It has the threads of the trial, so that the process that forks that one's ranks can fork it.
         cores, ranks, own = usable_cores(), placements_of(range(1), 1), self.threads(trial)
         with scratch() as folder:
             job = folder / "job.json"
@@ -309,12 +307,10 @@ def tiny(trial: TrialConfig) -> TrialConfig:
 
 
 def shape(trial: TrialConfig) -> str:
-    """Return what decides which kernels a trial calls with which types, and on what they depend, as a digest.
-
-    Numbers among the options of a method or a model do not.
-    """
+    """Return what decides which kernels a trial calls with which types, and on what they depend, as a digest."""
     small = tiny(trial)
     config = small.model_dump(mode="json", include={"method", "model", "device"})
+    # Numbers among the options of a method or a model do not.
     config["method"], config["model"] = map(_without_numbers, (config["method"], config["model"]))
     train = small.train.model_dump(include={"precision", "spmm", "products", "inductive", "sampled_eval"})
     config |= {"train": train, "dataset": small.dataset.options, "parts": small.partition.parts}

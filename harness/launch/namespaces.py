@@ -38,10 +38,7 @@ def inside(namespace: int) -> tuple[str, ...]:
 
 
 def enter(namespace: int) -> None:
-    """Enter a network namespace, close its descriptor, and mount its /sys, as `ip netns exec` does.
-
-    The process must have one thread. In a user's own namespace it has no capability afterwards. Raises OSError.
-    """
+    """Enter a network namespace, as `ip netns exec` does, and close its descriptor; OSError if one thread cannot."""
     import fcntl
 
     owner = fcntl.ioctl(namespace, _GET_OWNER)

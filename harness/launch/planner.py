@@ -112,10 +112,7 @@ def outdated(trials: Sequence[TrialConfig], store: ResultStore, options: RunOpti
 
 
 def warnings(planned: Sequence[PlannedTrial], machine: Capacity | None) -> list[str]:
-    """Return a line for each thing that is likely not meant: more ranks than cores or GPUs, no GPU.
-
-    `machine` is this one; None where others run the trials: then what its cores and GPUs are is no matter.
-    """
+    """Return a line for each thing that is likely not meant on this `machine`; none where others run the trials."""
     if machine is None:
         return []
     gpus, here = len(machine.gpus), cores()
@@ -211,12 +208,7 @@ def total(components: Components) -> int:
 def estimate(
     trial: TrialConfig, graph: DatasetInfo, model: Architecture, *, train: Table | None, full: Table | None
 ) -> tuple[tuple[Components, ...], tuple[str, ...]]:
-    """Return what each rank of `trial` needs at most, and what the method says of its options at these sizes.
-
-    `train` and `full` are the tables of the partitions that are trained and evaluated on, if known. Where one is
-    missing, parts are balanced and have a boundary as large as it can be: min(N - n_in, E / P). An unknown training
-    subgraph is the whole graph.
-    """
+    """Return what each rank needs at most, by the tables that are known, and what the method says of its options."""
     method, spec, parts = METHODS.load(trial.method.name, trial.plugin), trial.train, trial.partition.parts
     inductive = is_inductive(trial)
     rows = [] if train is None else _ranks(train)
@@ -265,10 +257,8 @@ def _ranks(table: Table) -> list[Mapping[str, Any]]:
 
 
 def shortage(memory: Sequence[Components], device: str, has: Capacity) -> Shortage | None:
-    """Return where the ranks of a trial may not fit; None if they do, or GPUs are not known.
-
-    On a CPU all ranks of a node share its memory; on GPUs the node's rank r has GPU r modulo their number.
-    """
+    """Return where the ranks of a trial may not fit; None if they do, or GPUs are not known."""
+    # On a CPU all ranks of a node share its memory; on GPUs the node's rank r has GPU r modulo their number.
     for block in blocks(len(memory), has.nodes):
         if device == "cpu":
             places = [(has.where, has.machine, slice(block.start, block.stop))]
@@ -283,10 +273,7 @@ def shortage(memory: Sequence[Components], device: str, has: Capacity) -> Shorta
 
 
 def require_means(trials: Sequence[TrialConfig], suite: Suite, machines: Capacity) -> None:
-    """Refuse what no such machines could begin: more ranks than they have memory for, weights that do not fit.
-
-    UserError with a line for each.
-    """
+    """Refuse what no such machines could begin, more ranks or larger weights than fit; UserError with a line each."""
     each = machines.machine // PROCESS_BYTES
     errors = [
         suite.source.error(

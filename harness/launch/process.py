@@ -124,11 +124,7 @@ def wait_for_end(ranks: Sequence[RankProcess], timeout_s: float) -> None:
 def start_rank(
     worker: str, job: Path, placement: Placement, threads: int, log: Path, stdin: int, fork: Fork | None = None
 ) -> RankProcess:
-    """Start `python -P -m worker job` at `placement`, its output going to `log`; `fork` starts it if there is one.
-
-    -P keeps the working directory off the module path: a user's `queue.py` there would be imported for Python's.
-    `stdin` is the read end of a pipe; the rank ends when the other end, which it must not inherit, is closed.
-    """
+    """Start a rank, its output going to `log`; it ends when the pipe that `stdin` reads is closed at the other end."""
     env, own, cores = rank_environment(placement, threads), placement.namespace, placement.cores
     before = os.sched_getaffinity(0) if cores and hasattr(os, "sched_getaffinity") else None
     with log.open("ab") as stream:
@@ -138,6 +134,7 @@ def start_rank(
             # A child inherits the pins of the thread that starts it; between its start and its program nothing may run.
             if before and cores:
                 os.sched_setaffinity(0, cores)
+            # -P keeps the working directory off the module path: a `queue.py` there would be imported for Python's.
             popen = subprocess.Popen(
                 [*(() if own is None else inside(own)), sys.executable, "-P", "-m", worker, str(job)],
                 stdin=stdin,
@@ -337,10 +334,7 @@ def _short(value: Any) -> str:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Yield an empty directory of this user alone, below TMPDIR.
-
-    It is removed with the context, or by the next run where its process was killed.
-    """
+    """Yield an empty directory of this user below TMPDIR; if this process is killed, the next run removes it."""
     own = os.getpid()
     with tempfile.TemporaryDirectory(prefix=f"harness-{_pid_space()}-{own}-{start_time(own) or 0}-") as directory:
         yield Path(directory)
