@@ -5,8 +5,10 @@ All of torch.cuda that a rank calls is here, so that tests can put a device of t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from harness.deferred import numpy as np
 from harness.deferred import torch
@@ -16,157 +18,75 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def _absent(*_: Any) -> NoReturn:
+    raise NotImplementedError("a CPU has no such thing")
+
+
+@dataclass(frozen=True)
 class DeviceKind:
-    """What a kind of device has; this one is the CPU: its memory is the host's, and it has no streams.
+    """What a kind of device has and does; the defaults are a CPU's: its memory is the host's, it has no streams."""
 
-    Attributes:
-        has_streams: whether work on it goes on at the same time as the host's.
-        gloo_reads: whether gloo sends its tensors as they are, not copies in the host's memory.
-        has_allocator: whether torch counts the memory that it hands out there.
-    """
-
-    has_streams = False
-    gloo_reads = True
-    has_allocator = False
-
-    def device(self, local_rank: int) -> torch.device:
-        """Return the device of a rank; ranks share devices in turn where there are fewer than ranks."""
-        return torch.device("cpu")
-
-    def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Return memory of the host that is copied to and from the device without waiting for it."""
-        return torch.empty(shape, dtype=dtype)
-
-    def upload(self, host: Tensor, device: torch.device) -> Tensor:
-        """Return a tensor of the host on the device; the host does not wait for that."""
-        return host
-
-    def synchronize(self) -> None:
-        """Wait for all that was started."""
-
-    def event(self) -> Any:
-        """Return an event that can be timed: `record()`, and `elapsed_time(later)` in ms; None without streams."""
-        return None
-
-    def new_stream(self) -> Any:
-        """Return a stream to work on next to the current one, None without streams."""
-        return None
-
-    def current_stream(self) -> Any:
-        """Return the stream that this thread works on, None without streams."""
-        return None
-
-    def on(self, stream: Any) -> AbstractContextManager[Any]:
-        """Work on a stream of `new_stream` in this context."""
-        return nullcontext()
-
-    def hold(self, tensor: Tensor) -> None:
-        """Keep the memory of what another stream made until the current one is done with it."""
-
-    def graph(self) -> Any:
-        """Return an empty graph of work, see `capture`; `replay()` does the work again, on the same memory."""
-        raise NotImplementedError
-
-    def capture(self, graph: Any) -> AbstractContextManager[Any]:
-        """Have a graph take up the work that is started in this context, instead of doing it."""
-        raise NotImplementedError
-
-    def generator(self, device: torch.device, seed: int) -> torch.Generator:
-        """Return a generator for draws on the device."""
-        return torch.Generator(device).manual_seed(seed)
-
-    def generators(self, device: torch.device) -> list[torch.device]:
-        """Return the devices other than the CPU whose own generators work on this one uses."""
-        return []
-
-    def random_state(self, device: torch.device) -> Tensor | None:
-        """Return the state of the device's own generator, on the host; None where it has none."""
-        return None
-
-    def set_random_state(self, device: torch.device, state: Tensor) -> None:
-        """Put the device's own generator into a state of `random_state`."""
-        raise NotImplementedError
-
-    def reserved(self, device: torch.device) -> int:
-        """Return the bytes that the allocator keeps."""
-        raise NotImplementedError
-
-    def peak(self, device: torch.device) -> int:
-        """Return the most bytes that the allocator had handed out since `reset_peak`."""
-        raise NotImplementedError
-
-    def reset_peak(self, device: torch.device) -> None:
-        """Begin to look for the peak anew."""
-        raise NotImplementedError
-
-    def give_back(self) -> None:
-        """Give back what the allocator keeps and nobody uses."""
-        raise NotImplementedError
+    has_streams: bool = False  # whether work on it goes on at the same time as the host's
+    gloo_reads: bool = True  # whether gloo sends its tensors as they are, not copies in the host's memory
+    has_allocator: bool = False  # whether torch counts the memory that it hands out there
+    # the device of a local rank; ranks share devices in turn where there are fewer than ranks
+    device: Callable[[int], torch.device] = lambda local_rank: torch.device("cpu")
+    # pinned(*shape, dtype=): memory of the host that is copied to and from the device without waiting for it
+    pinned: Callable[..., Tensor] = lambda *shape, dtype: torch.empty(shape, dtype=dtype)
+    # a tensor of the host on the device; the host does not wait for that
+    upload: Callable[[Tensor, torch.device], Tensor] = lambda host, device: host
+    synchronize: Callable[[], None] = lambda: None  # waits for all that was started
+    # an event that can be timed: `record()`, and `elapsed_time(later)` in ms; None without streams
+    event: Callable[[], Any] = lambda: None
+    # a stream to work on next to the current one, and the stream that this thread works on; None without streams
+    new_stream: Callable[[], Any] = lambda: None
+    current_stream: Callable[[], Any] = lambda: None
+    on: Callable[[Any], AbstractContextManager[Any]] = nullcontext  # a context that works on a stream of `new_stream`
+    # keeps the memory of what another stream made until the current one is done with it
+    hold: Callable[[Tensor], None] = lambda tensor: None
+    graph: Callable[[], Any] = _absent  # an empty graph of work; its `replay()` does the work again, on the same memory
+    # a context in which a graph takes up the work that is started, instead of doing it
+    capture: Callable[[Any], AbstractContextManager[Any]] = _absent
+    # a generator, with a seed, for draws on the device
+    generator: Callable[[torch.device, int], torch.Generator] = lambda device, seed: torch.Generator(
+        device
+    ).manual_seed(seed)
+    # the devices other than the CPU whose own generators work on this one uses
+    generators: Callable[[torch.device], list[torch.device]] = lambda device: []
+    # the state of the device's own generator, on the host; None where it has none
+    random_state: Callable[[torch.device], Tensor | None] = lambda device: None
+    set_random_state: Callable[[torch.device, Tensor], None] = _absent
+    # bytes that the allocator keeps, and the most that it had handed out since `reset_peak`
+    reserved: Callable[[torch.device], int] = _absent
+    peak: Callable[[torch.device], int] = _absent
+    reset_peak: Callable[[torch.device], None] = _absent
+    give_back: Callable[[], None] = _absent  # gives back what the allocator keeps and nobody uses
 
 
-class _CUDA(DeviceKind):
-    """NVIDIA's GPUs."""
-
-    has_streams = True
-    gloo_reads = False
-    has_allocator = True
-
-    def device(self, local_rank: int) -> torch.device:
-        return torch.device("cuda", local_rank % torch.cuda.device_count())
-
-    def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(shape, dtype=dtype, pin_memory=True)
-
-    def upload(self, host: Tensor, device: torch.device) -> Tensor:
-        return host.pin_memory().to(device, non_blocking=True)
-
-    def synchronize(self) -> None:
-        torch.cuda.synchronize()
-
-    def event(self) -> Any:
-        return torch.cuda.Event(enable_timing=True)
-
-    def new_stream(self) -> Any:
-        return torch.cuda.Stream()
-
-    def current_stream(self) -> Any:
-        return torch.cuda.current_stream()
-
-    def on(self, stream: Any) -> AbstractContextManager[Any]:
-        return torch.cuda.stream(stream)
-
-    def hold(self, tensor: Tensor) -> None:
-        tensor.record_stream(torch.cuda.current_stream())
-
-    def graph(self) -> Any:
-        return torch.cuda.CUDAGraph()
-
-    def capture(self, graph: Any) -> AbstractContextManager[Any]:
-        return torch.cuda.graph(graph)
-
-    def generators(self, device: torch.device) -> list[torch.device]:
-        return [device]
-
-    def random_state(self, device: torch.device) -> Tensor | None:
-        return torch.cuda.get_rng_state(device)
-
-    def set_random_state(self, device: torch.device, state: Tensor) -> None:
-        torch.cuda.set_rng_state(state, device)
-
-    def reserved(self, device: torch.device) -> int:
-        return int(torch.cuda.memory_reserved(device))
-
-    def peak(self, device: torch.device) -> int:
-        return int(torch.cuda.max_memory_allocated(device))
-
-    def reset_peak(self, device: torch.device) -> None:
-        torch.cuda.reset_peak_memory_stats(device)
-
-    def give_back(self) -> None:
-        torch.cuda.empty_cache()
-
-
-KINDS: dict[str, DeviceKind] = {"cpu": DeviceKind(), "cuda": _CUDA()}
+CUDA = DeviceKind(
+    has_streams=True,
+    gloo_reads=False,
+    has_allocator=True,
+    device=lambda local_rank: torch.device("cuda", local_rank % torch.cuda.device_count()),
+    pinned=lambda *shape, dtype: torch.empty(shape, dtype=dtype, pin_memory=True),
+    upload=lambda host, device: host.pin_memory().to(device, non_blocking=True),
+    synchronize=lambda: torch.cuda.synchronize(),
+    event=lambda: torch.cuda.Event(enable_timing=True),
+    new_stream=lambda: torch.cuda.Stream(),
+    current_stream=lambda: torch.cuda.current_stream(),
+    on=lambda stream: torch.cuda.stream(stream),
+    hold=lambda tensor: tensor.record_stream(torch.cuda.current_stream()),
+    graph=lambda: torch.cuda.CUDAGraph(),
+    capture=lambda graph: torch.cuda.graph(graph),
+    generators=lambda device: [device],
+    random_state=lambda device: torch.cuda.get_rng_state(device),
+    set_random_state=lambda device, state: torch.cuda.set_rng_state(state, device),
+    reserved=lambda device: torch.cuda.memory_reserved(device),
+    peak=lambda device: torch.cuda.max_memory_allocated(device),
+    reset_peak=lambda device: torch.cuda.reset_peak_memory_stats(device),
+    give_back=lambda: torch.cuda.empty_cache(),
+)
+KINDS = {"cpu": DeviceKind(), "cuda": CUDA}
 
 
 def kind_of(device: torch.device) -> DeviceKind:
@@ -180,6 +100,6 @@ def upload(host: NDArray[Any] | Tensor, device: torch.device, dtype: torch.dtype
     On a CPU it is the same memory, unless the dtype is another. A tensor that is there already stays what it is.
     """
     tensor = torch.from_numpy(host) if isinstance(host, np.ndarray) else host
-    if tensor.device == device:
-        return tensor if dtype is None else tensor.to(dtype)
-    return kind_of(device).upload(tensor if dtype is None else tensor.to(dtype), device)
+    if dtype is not None:
+        tensor = tensor.to(dtype)
+    return tensor if tensor.device == device else kind_of(device).upload(tensor, device)

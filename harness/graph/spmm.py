@@ -23,7 +23,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.deferred import Deferred, intrinsic, numba, torch
 from harness.deferred import numpy as np
@@ -87,14 +87,11 @@ class _Sum:
     builder: Any
     vector: Any
     count: int
+    itemsize: int
     x: Any  # this and what follows: the arrays of `_sum_row`
     out: Any
     indices: Any
     weights: Any  # or None
-
-    @property
-    def itemsize(self) -> int:
-        return {ir.FloatType(): 4, ir.DoubleType(): 8}[self.vector.element]
 
     def write(self, start: Any, stop: Any, row: Any, first: Any, last: Any) -> None:
         """Write the loop over the entries and the stores of the sums; arguments as `_sum_row` has them."""
@@ -178,7 +175,7 @@ def _sum_row_of(_typing, x, out, indices, weights, start, stop, row, first, last
                 case = builder.append_basic_block(f"lanes{size}vectors{number}")
                 choice.add_case(_int64(2 * MOST * size + number), case)
                 builder.position_at_end(case)
-                _Sum(builder, ir.VectorType(element, size), number, *arrays).write(*places)
+                _Sum(builder, ir.VectorType(element, size), number, x.dtype.bitwidth // 8, *arrays).write(*places)
                 builder.branch(stored)
         builder.position_at_end(stored)
         return context.get_dummy_value()
@@ -226,37 +223,23 @@ def multiply_rows(start, stop, indptr, indices, weights, x, out, slab, held):  #
 SLAB = 1024  # bytes of a row
 
 
-class Engine(Protocol):
-    """What multiplies a CSR [rows, cols] with a dense matrix [cols, width]."""
-
-    name: str
-
-    def multiply(self, matrix: CSR, x: Tensor) -> Tensor:
-        """Return matrix @ x, [rows, width], dtype and device of `x`."""
-
-
-class TorchEngine:
-    """torch's sparse CSR product: every device and dtype.
+def multiply_by_torch(matrix: CSR, x: Tensor) -> Tensor:
+    """See `Engine`: torch's sparse CSR product, for every device and dtype.
 
     Columns need not ascend; torch's own matrices have them so, but its products take them in any order.
     """
-
-    name = "torch"
-
-    def multiply(self, matrix: CSR, x: Tensor) -> Tensor:
-        """See `Engine`."""
-        key = (self.name, x.dtype)
-        if key not in matrix.handles:
-            values = matrix.values
-            values = _ones(matrix.nnz, x.device, x.dtype) if values is None else values.to(x.dtype)
-            # Both have to be of one dtype; columns are four bytes, and an entry's place mostly needs no more.
-            short = matrix.nnz < 2**31
-            indices = (matrix.indptr.int(), matrix.indices) if short else (matrix.indptr, matrix.indices.long())
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)
-                matrix.handles[key] = torch.sparse_csr_tensor(*indices, values, (matrix.num_rows, matrix.num_cols))
-        product: Tensor = matrix.handles[key] @ x
-        return product
+    key = ("torch", x.dtype)
+    if key not in matrix.handles:
+        values = matrix.values
+        values = _ones(matrix.nnz, x.device, x.dtype) if values is None else values.to(x.dtype)
+        # Both have to be of one dtype; columns are four bytes, and an entry's place mostly needs no more.
+        short = matrix.nnz < 2**31
+        indices = (matrix.indptr.int(), matrix.indices) if short else (matrix.indptr, matrix.indices.long())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            matrix.handles[key] = torch.sparse_csr_tensor(*indices, values, (matrix.num_rows, matrix.num_cols))
+    product: Tensor = matrix.handles[key] @ x
+    return product
 
 
 def _ones(count: int, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -272,65 +255,52 @@ def _held_ones(device: torch.device, dtype: torch.dtype) -> list[Tensor]:
     return [torch.ones(0, device=device, dtype=dtype)]
 
 
-class TritonEngine:
-    """Row sums by kernels that triton compiles (`triton_kernels`): GPUs, weighted or not, no copy of the matrix.
+def multiply_by_triton(matrix: CSR, x: Tensor) -> Tensor:
+    """See `Engine`: row sums by kernels that triton compiles, for GPUs, weighted or not, without a copy of the matrix.
 
-    Rows of bfloat16 are summed in float32.
+    Rows of bfloat16 are summed in float32. ValueError if there are more rows than a GPU's grid has programs.
     """
+    from harness.graph import triton_kernels  # triton need not be there
 
-    name = "triton"
-
-    def multiply(self, matrix: CSR, x: Tensor) -> Tensor:
-        """See `Engine`. ValueError if there are more rows than a GPU's grid has programs."""
-        from harness.graph import triton_kernels  # triton need not be there
-
-        return triton_kernels.multiply(matrix, x)
+    return triton_kernels.multiply(matrix, x)
 
 
-class DGLEngine:
-    """DGL's CPU kernels (libxsmm), Linux x86-64 and Python < 3.12."""
+def multiply_by_dgl(matrix: CSR, x: Tensor) -> Tensor:
+    """See `Engine`: DGL's CPU kernels (libxsmm), Linux x86-64 and Python < 3.12."""
+    import dgl
 
-    name = "dgl"
+    if "dgl" not in matrix.handles:
+        # Without explicit edge ids DGL reads through a null pointer: with weights at width 1; without
+        # them where 2000 bytes x width x entries a row exceed the last cache, and it cuts columns up.
+        ids = torch.arange(matrix.nnz, dtype=torch.int32)
+        matrix.handles["dgl"] = dgl.create_block(
+            ("csc", (matrix.indptr.int(), matrix.indices, ids)),
+            num_src_nodes=matrix.num_cols,
+            num_dst_nodes=matrix.num_rows,
+        )
+    graph, values = matrix.handles["dgl"], matrix.values
+    product: Tensor = (
+        dgl.ops.copy_u_sum(graph, x)
+        if values is None
+        else dgl.ops.u_mul_e_sum(graph, x, values.to(x.dtype).unsqueeze(1))
+    )
+    return product
 
-    def multiply(self, matrix: CSR, x: Tensor) -> Tensor:
-        """See `Engine`."""
-        ops = _dgl().ops
-        if self.name not in matrix.handles:
-            # Without explicit edge ids DGL reads through a null pointer: with weights at width 1; without
-            # them where 2000 bytes x width x entries a row exceed the last cache, and it cuts columns up.
-            ids = torch.arange(matrix.nnz, dtype=torch.int32)
-            structure = (matrix.indptr.int(), matrix.indices, ids)
-            matrix.handles[self.name] = _dgl().create_block(
-                ("csc", structure), num_src_nodes=matrix.num_cols, num_dst_nodes=matrix.num_rows
-            )
-        graph = matrix.handles[self.name]
-        weights = None if matrix.values is None else matrix.values.to(x.dtype).unsqueeze(1)
-        product: Tensor = ops.copy_u_sum(graph, x) if weights is None else ops.u_mul_e_sum(graph, x, weights)
-        return product
 
-
-class NumbaEngine:
-    """Row sums in registers, by kernels that numba compiles: every CPU, weighted or not.
+def multiply_by_numba(matrix: CSR, x: Tensor, slab: int | None = SLAB) -> Tensor:
+    """See `Engine`: row sums in registers, by kernels that numba compiles, for every CPU, weighted or not.
 
     Columns are worked on in slabs (Algorithm 7 of Zeng et al., JPDC 2021). Slabs that would stay in a core's cache
     are too narrow to pay; `SLAB` is what 16 registers of AVX-512 hold. Sums do not depend on the number of threads.
     `slab`: bytes of a slab's row, a multiple of a cache line's 64; None: whole rows.
     """
-
-    name = "numba"
-
-    def __init__(self, slab: int | None = SLAB) -> None:
-        self._slab = None if slab is None else slab // LINE
-
-    def multiply(self, matrix: CSR, x: Tensor) -> Tensor:
-        """See `Engine`."""
-        out = torch.empty((matrix.num_rows, x.shape[1]), dtype=x.dtype)
-        bounds = row_chunks(matrix)
-        weights = None if matrix.values is None else matrix.values.to(x.dtype).numpy()
-        operands = matrix.indptr.numpy(), matrix.indices.numpy(), weights, x.contiguous().numpy(), out.numpy()
-        slab, held = self._slab or max(1, x.shape[1]), held_vectors()
-        run_chunks(lambda part: multiply_rows(bounds[part], bounds[part + 1], *operands, slab, held), bounds.size - 1)
-        return out
+    out = torch.empty((matrix.num_rows, x.shape[1]), dtype=x.dtype)
+    bounds = row_chunks(matrix)
+    weights = None if matrix.values is None else matrix.values.to(x.dtype).numpy()
+    operands = matrix.indptr.numpy(), matrix.indices.numpy(), weights, x.contiguous().numpy(), out.numpy()
+    vectors, held = max(1, x.shape[1]) if slab is None else slab // LINE, held_vectors()
+    run_chunks(lambda part: multiply_rows(bounds[part], bounds[part + 1], *operands, vectors, held), bounds.size - 1)
+    return out
 
 
 def held_vectors() -> int:
@@ -338,43 +308,35 @@ def held_vectors() -> int:
     return MOST if torch.backends.cpu.get_cpu_capability() == "AVX512" else MOST // 2
 
 
-ENGINES: dict[str, type[Engine]] = {
-    "torch": TorchEngine,
-    "dgl": DGLEngine,
-    "numba": NumbaEngine,
-    "triton": TritonEngine,
+class Engine(NamedTuple):
+    """What multiplies a CSR [rows, cols] with a dense matrix [cols, width]."""
+
+    name: str
+    multiply: Callable[[CSR, Tensor], Tensor]  # returns matrix @ x, [rows, width], dtype and device of `x`
+
+
+ENGINES = {
+    "torch": Engine("torch", multiply_by_torch),
+    "dgl": Engine("dgl", multiply_by_dgl),
+    "numba": Engine("numba", multiply_by_numba),
+    "triton": Engine("triton", multiply_by_triton),
+}
+WHERE_TO_GET = {
+    "dgl": "pip install '.[dgl]'; Linux x86-64 and Python < 3.12 only",
+    "triton": "torch's CUDA builds for Linux bring it",
 }
 
 
 @cache
-def _dgl():  # type: ignore[no-untyped-def]
-    os.environ.setdefault("DGLBACKEND", "pytorch")
-    import dgl
-
-    return dgl
-
-
-@cache
-def dgl_problem() -> str | None:
-    """Why the dgl engine cannot be used here, or None."""
-    if importlib.util.find_spec("dgl") is None:
-        return "dgl is not installed (pip install '.[dgl]'; Linux x86-64 and Python < 3.12 only)"
+def engine_problem(name: str) -> str | None:
+    """Return why the engine `dgl` or `triton` cannot be used here, or None."""
+    if importlib.util.find_spec(name) is None:
+        return f"{name} is not installed ({WHERE_TO_GET[name]})"
     try:
-        _dgl()
+        os.environ.setdefault("DGLBACKEND", "pytorch")
+        importlib.import_module(name)
     except (ImportError, OSError, RuntimeError) as error:
-        return f"dgl does not import: {error}"
-    return None
-
-
-@cache
-def triton_problem() -> str | None:
-    """Why the triton engine cannot be used here, or None."""
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed (torch's CUDA builds for Linux bring it)"
-    try:
-        importlib.import_module("triton")
-    except (ImportError, OSError, RuntimeError) as error:
-        return f"triton does not import: {error}"
+        return f"{name} does not import: {error}"
     return None
 
 
@@ -384,17 +346,15 @@ def choose_engine(name: str, *, device: torch.device) -> Engine:
     UserError if it is not installed, or does not run there.
     """
     if name == "auto":
-        if device.type == "cpu":
-            return NumbaEngine()
-        return TritonEngine() if device.type == "cuda" and triton_problem() is None else TorchEngine()
-    if name == "dgl" and (problem := dgl_problem()):
-        raise UserError(f"'dgl': {problem}", key="train.spmm", fix="use auto, numba or torch")
-    if name == "triton" and (problem := triton_problem()):
-        raise UserError(f"'triton': {problem}", key="train.spmm", fix="use auto or torch")
+        on_gpu = "triton" if device.type == "cuda" and engine_problem("triton") is None else "torch"
+        return ENGINES["numba" if device.type == "cpu" else on_gpu]
+    if name in WHERE_TO_GET and (problem := engine_problem(name)):
+        instead = "auto, numba or torch" if name == "dgl" else "auto or torch"
+        raise UserError(f"'{name}': {problem}", key="train.spmm", fix=f"use {instead}")
     # Its interpreter runs Triton's kernels on CPUs, for tests.
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if name == "triton" and device.type != "cuda" and not interpreted:
         raise UserError("'triton' runs on GPUs only", key="train.spmm", fix="use auto, numba or torch")
     if name in ("dgl", "numba") and device.type != "cpu":
         raise UserError(f"'{name}' runs on CPUs only", key="train.spmm", fix="use auto, triton or torch")
-    return ENGINES[name]()
+    return ENGINES[name]

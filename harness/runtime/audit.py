@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import psutil
 
 from harness.deferred import torch
 from harness.runtime.comm import Communicator
+from harness.runtime.counters import known
 
 TASKS = Path("/proc/self/task")
 MORE = 1.05  # times its cores that a rank may keep busy: clocks are read one after the other
@@ -35,35 +36,37 @@ _OURS = ("parts-of-", "transfers", "meters")  # threads of the harness that comp
 Flag = Callable[[str, str], None]
 
 
-@dataclass
-class CpuTime:
-    """CPU seconds of a rank's process by what used them."""
+# What uses the CPU seconds of a rank's process:
+PARTS = (
+    "main",  # the trainer's thread
+    "libraries",  # threads that are none of Python's (gloo's, OpenMP's), and those that the harness has of its own
+    "pools",  # the part of `libraries` that computes: OpenMP's, numba's, BLAS's
+    "method",  # Python threads that were started with the method or later, and threads that have ended
+    "children",  # processes that it started, those that live included
+)
 
-    main: float = 0.0  # the trainer's thread
-    # threads that are none of Python's (gloo's, OpenMP's), and those that the harness has of its own
-    libraries: float = 0.0
-    pools: float = 0.0  # the part of `libraries` that computes: OpenMP's, numba's, BLAS's
-    method: float = 0.0  # Python threads that were started with the method or later, and threads that have ended
-    children: float = 0.0  # processes that it started, those that live included
+
+def _nothing() -> dict[str, float]:
+    return dict.fromkeys(PARTS, 0.0)
 
 
 @dataclass
 class Used:
-    """Seconds and CPU seconds (whole process) of the epochs; CPU time between evaluations and in them."""
+    """Seconds and CPU seconds (whole process) of the epochs; CPU seconds of PARTS between evaluations and in them."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
     epochs: int = 0
     evaluations: int = 0
-    training: CpuTime = field(default_factory=CpuTime)
-    evaluation: CpuTime = field(default_factory=CpuTime)
+    training: dict[str, float] = field(default_factory=_nothing)
+    evaluation: dict[str, float] = field(default_factory=_nothing)
 
 
 class CpuAccount:
     """Follows the CPU seconds of a rank, from before its method is made.
 
-    Linux gives the clocks of threads, which are read before and after evaluations only; elsewhere, in sandboxes, and
-    where nothing is `audited`, the flags that need them are never raised, and `report` has None for them.
+    Linux gives the clocks of threads, which are read before and after evaluations only. Where it does not, and where
+    nothing is `audited`, the flags that need them are never raised, and `report` has None for them.
 
     Args:
         cores: number of cores that the rank may keep busy.
@@ -76,7 +79,7 @@ class CpuAccount:
         self._given, self._threads = _affinity(0), torch.get_num_threads()
         self._by_thread = audited and TASKS.is_dir() and _thread_seconds(threading.get_native_id()) is not None
         self._harness = {thread.native_id for thread in threading.enumerate()}
-        self._last: CpuTime | None = None
+        self._last: dict[str, float] = {}
         self._seconds: dict[int, float] = {}  # of threads that are none of the method's, those that have ended too
         self._named: dict[int, bool] = {}  # of those, whether they have a name of their own
         self._method: set[int] = set()  # threads; one that has ended in Python may still be the system's
@@ -115,29 +118,21 @@ class CpuAccount:
         finally:
             self._last = self._read()
 
-    def state(self) -> dict[str, Any]:
-        """Return what was used so far."""
-        return asdict(self.used)
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Add to what another process had used, by its `state`."""
-        self.used = Used(**state | {name: CpuTime(**state[name]) for name in ("training", "evaluation")})
-
     def ends(self) -> None:
         """Flag what the rank used beyond its share; training is over."""
         self._add_until_now(self.used.training)
         used, cores = self.used, self._cores
-        children = used.training.children + used.evaluation.children
+        children = used.training["children"] + used.evaluation["children"]
         if self._audited and children > CHILDREN * used.cpu_s + LEAST_S:
             self._flag("children", f"child processes worked {children:.3g} CPU seconds, the rank {used.cpu_s:.3g}")
         if not self._by_thread:
             return
         # Threads that serve a device or a socket are every method's: gloo's work on another core, where there is one.
-        serving = used.training.libraries - used.training.pools
-        busy = used.cpu_s - serving + used.training.children
+        serving = used.training["libraries"] - used.training["pools"]
+        busy = used.cpu_s - serving + used.training["children"]
         if busy > MORE * cores * used.wall_s + LEAST_S:
             self._flag("cores", f"{busy / used.wall_s:.2f} cores were busy in epochs, the rank has {cores}")
-        in_evaluation = used.evaluation.method
+        in_evaluation = used.evaluation["method"]
         if used.evaluations and used.epochs and in_evaluation > LEAST_S:
             share = in_evaluation / used.evaluations / (used.cpu_s / used.epochs)
             if share > IN_EVALUATION:
@@ -147,29 +142,26 @@ class CpuAccount:
     def report(self) -> dict[str, Any]:
         """Return what was used as JSON; CPU seconds of threads are None where they are not known."""
         training, evaluation = self.used.training, self.used.evaluation
-        by_thread = training.libraries, training.method, evaluation.method
-        libraries, method, in_evaluation = by_thread if self._by_thread else (None, None, None)
         return {
             "cores": self._cores,
             "pinned_to": self._given and sorted(self._given),
-            "main_cpu_s": training.main,
-            "library_cpu_s": libraries,
-            "method_cpu_s": method,
-            "eval_method_cpu_s": in_evaluation,
-            "children_cpu_s": training.children + evaluation.children,
+            "main_cpu_s": training["main"],
+            "library_cpu_s": training["libraries"] if self._by_thread else None,
+            "method_cpu_s": training["method"] if self._by_thread else None,
+            "eval_method_cpu_s": evaluation["method"] if self._by_thread else None,
+            "children_cpu_s": training["children"] + evaluation["children"],
         }
 
-    def _add_until_now(self, part: CpuTime) -> None:
+    def _add_until_now(self, part: dict[str, float]) -> None:
         now = self._read()
-        if self._last is not None:
-            for name, start in vars(self._last).items():
-                setattr(part, name, getattr(part, name) + getattr(now, name) - start)
+        for name, start in self._last.items():
+            part[name] += now[name] - start
         self._last = now
 
-    def _read(self) -> CpuTime:
-        """Return what was used so far, by what."""
+    def _read(self) -> dict[str, float]:
+        """Return the CPU seconds so far of PARTS."""
         own, main, whole = threading.get_native_id(), time.thread_time(), time.process_time()
-        found = CpuTime(main=main, children=_children(living=self._audited))
+        found = _nothing() | {"main": main, "children": _children(living=self._audited)}
         if not self._audited:
             return found
         python = {thread.native_id or 0: thread.name for thread in threading.enumerate()}
@@ -182,11 +174,13 @@ class CpuAccount:
                     self._method.add(tid)
                 if tid != own and tid not in self._method:
                     self._seconds[tid] = max(_thread_seconds(tid) or 0.0, self._seconds.get(tid, 0.0))
-                    if tid not in self._named:
+                    if (
+                        tid not in self._named
+                    ):  # gloo, CUDA and nccl name theirs, those of pools have their maker's name
                         self._named[tid] = ours or _name(tid) not in [_name(maker) for maker in python]
-        found.libraries = sum(self._seconds.values())
-        found.pools = sum(seconds for tid, seconds in self._seconds.items() if not self._named.get(tid, True))
-        found.method = whole - main - found.libraries  # those that have ended are in the whole alone
+        found["libraries"] = sum(self._seconds.values())
+        found["pools"] = sum(seconds for tid, seconds in self._seconds.items() if not self._named.get(tid, True))
+        found["method"] = whole - main - found["libraries"]  # those that have ended are in the whole alone
         return found
 
     def _check_affinity(self, tid: int) -> None:
@@ -197,25 +191,17 @@ class CpuAccount:
 
 
 def _affinity(tid: int) -> set[int] | None:
-    """Return the cores that a thread (0: this one) may run on; None where the system has no answer, or it has ended."""
-    with suppress(AttributeError, OSError):
-        return os.sched_getaffinity(tid)
-    return None
+    """Return the cores that a thread (0: this one) may run on."""
+    return known(lambda: os.sched_getaffinity(tid))
 
 
 def _thread_seconds(tid: int) -> float | None:
-    """Return the CPU seconds of a thread of this process; None if it has just ended, or the system has no answer."""
-    with suppress(OSError):
-        # A thread's clock of CPUCLOCK_SCHED, to the nanosecond: clock_getres(2), CPU-time clocks.
-        return time.clock_gettime((~tid << 3) | 6)
-    return None
+    # A thread's clock of CPUCLOCK_SCHED, to the nanosecond: clock_getres(2), CPU-time clocks.
+    return known(lambda: time.clock_gettime((~tid << 3) | 6))
 
 
 def _name(tid: int) -> str | None:
-    """Return a thread's name: gloo, CUDA and nccl name theirs, those of pools have their maker's."""
-    with suppress(OSError):
-        return (TASKS / str(tid) / "comm").read_text()
-    return None
+    return known((TASKS / str(tid) / "comm").read_text)
 
 
 def _children(*, living: bool) -> float:
@@ -248,8 +234,8 @@ FRAME, SEGMENT = 66, 1448  # bytes of Ethernet's, IP's and TCP's headers, and of
 class NetworkAccount:
     """Follows what leaves an audited rank, from the end of its set-up.
 
-    On Linux and gloo. Elsewhere, or with nccl, whose bytes pass no socket, nothing is known or flagged. Nothing is put
-    between ranks: sums over the training, evaluations included, are compared once, at the end.
+    On Linux and gloo; of nccl, whose bytes pass no socket, and elsewhere nothing is known or flagged. Sums over the
+    training, evaluations included, are compared once, at the end.
 
     Args:
         comm: the rank's communicator.
@@ -260,12 +246,12 @@ class NetworkAccount:
     def __init__(self, comm: Communicator, interface: str | None = None, proc: Path = PROC) -> None:
         self._comm, self._interface, self._proc = comm, interface, proc
         self._known: set[str] = set()
-        self._first: dict[str, int] = {}
+        self._first: dict[str, int] = {}  # bytes by socket
         self._last: dict[str, int] = {}
         self._start: dict[str, int | None] = {}
         self._own_bytes = 0
         self._earlier: dict[str, int | None] = {}
-        self.opened: dict[str, None] = {}
+        self._opened: dict[str, None] = {}
 
     def begins(self) -> None:
         """Begin: set-up is over."""
@@ -277,7 +263,7 @@ class NetworkAccount:
         """Read the sockets: what one that is closed before the next look sends after this one is not seen."""
         for name, fd in self._open():
             if name not in self._known:
-                self.opened[_kind(name)] = None
+                self._opened[_kind(name)] = None
             if name.startswith("socket:") and (sent := _acknowledged(fd)) is not None:
                 self._last[name] = sent
 
@@ -293,25 +279,21 @@ class NetworkAccount:
     def state(self) -> dict[str, Any]:
         """Return what was sent since `begins`, and before it by other processes."""
         self.look()
-        return {"told": self._sent(), "opened": list(self.opened)}
+        return {"told": self._sent(), "opened": list(self._opened)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Add to what another process had sent, by its `state`; before `begins`."""
-        self._earlier, self.opened = state["told"], dict.fromkeys(state["opened"])
+        self._earlier, self._opened = state["told"], dict.fromkeys(state["opened"])
 
     def ends(self, flag: Flag, *, epochs: int, rehearsed: bool) -> dict[str, Any]:
         """Flag what was sent and not counted; every rank must call. Returns the report's part, bytes since the set-up.
 
         `socket_bytes`: sent over TCP; `interface_bytes`: by the interface, headers included; `file_bytes`: written to
-        files; `counted_bytes`: by the communicator.
-
-        Args:
-            flag: as of `CpuAccount`.
-            epochs: number of epochs that were trained.
-            rehearsed: False: kernels are compiled into files, and a GPU's driver opens files, while it trains.
+        files; `counted_bytes`: by the communicator. `epochs`: number of epochs that were trained; `rehearsed`: False
+        where kernels are compiled into files, and a GPU's driver opens files, while it trains.
         """
         self.look()
-        self.opened |= dict.fromkeys(_kind(name) for name in self._shared() - self._known)
+        self._opened |= dict.fromkeys(_kind(name) for name in self._shared() - self._known)
         found: dict[str, Any] = self._sent()
         sockets, by_sockets, alone = found["socket_bytes"], self._comm.by_sockets, self._comm.world == 1
         if sockets is None and not alone:  # what was written to sockets cannot be taken off
@@ -319,8 +301,8 @@ class NetworkAccount:
         elif found["file_bytes"] is not None:
             found["file_bytes"] = max(0, found["file_bytes"] - (sockets or 0))
         # nccl opens what it needs when it needs it.
-        if self.opened and (by_sockets or alone) and (rehearsed or self._comm.device.type == "cpu"):
-            flag("bytes", f"opened while it trained: {', '.join(sorted(self.opened))}")
+        if self._opened and (by_sockets or alone) and (rehearsed or self._comm.device.type == "cpu"):
+            flag("bytes", f"opened while it trained: {', '.join(sorted(self._opened))}")
         files = found["file_bytes"]
         most = max(FILE_BYTES, OFF * found["counted_bytes"]) + EPOCH_FILE_BYTES * epochs
         if files is not None and rehearsed and files > most:
@@ -362,11 +344,9 @@ class NetworkAccount:
         }
 
     def _written(self) -> int | None:
-        """Return the bytes that this process wrote to files, pipes and sockets, by `write` and `writev`."""
-        with suppress(OSError, ValueError):
-            (found,) = re.findall(r"^wchar: (\d+)$", (self._proc / "io").read_text(), re.MULTILINE)
-            return int(found)
-        return None
+        # To files, pipes and sockets, by `write` and `writev`.
+        found = re.search(r"^wchar: (\d+)$", known((self._proc / "io").read_text) or "", re.MULTILINE)
+        return None if found is None else int(found[1])
 
     def _open(self) -> Iterator[tuple[str, int]]:
         """Yield what is open and could move rows, and its descriptor: sockets, pipes and shared memory."""
@@ -379,10 +359,8 @@ class NetworkAccount:
 
     def _shared(self) -> set[str]:
         """Return the files whose pages this process shares and may write to."""
-        with suppress(OSError):
-            maps = (self._proc / "maps").read_text()
-            return set(re.findall(r"^\S+ rw-s \S+ \S+ [1-9]\d* +(\S.*)$", maps, re.MULTILINE))
-        return set()
+        maps = known((self._proc / "maps").read_text) or ""
+        return set(re.findall(r"^\S+ rw-s \S+ \S+ [1-9]\d* +(\S.*)$", maps, re.MULTILINE))
 
 
 def _kind(name: str) -> str:
@@ -405,10 +383,7 @@ def _acknowledged(fd: int) -> int | None:
 
 
 def _unlike(name: str, sent: int, counted: int, calls: int) -> str:
-    """Return how bytes that were seen differ from those that were counted; "" if they do not.
-
-    `calls`: transfers that were counted, times ranks.
-    """
+    """Return how bytes that were seen differ from those counted in `calls` transfers times ranks; "" if they do not."""
     headers = calls * CALL_BYTES + SLACK_BYTES
     if name == "interfaces":
         headers += FRAME * (calls + 2 * counted // SEGMENT)  # of full frames, and of their acknowledgements
@@ -421,50 +396,40 @@ class TrafficCheck:
     """Holds the counted bytes of the training epochs against the kernel's (`traffic: verify`).
 
     On the loopback the interface carries every rank's traffic, and that of other programs; in a network
-    namespace of its own it carries this rank's alone.
-
-    `shaped`: the interface is this rank's own, in a network namespace, and nccl takes it too.
+    namespace of its own (`shaped`) it carries this rank's alone, and nccl takes it too.
 
     Attributes:
-        why_not: why nothing is compared: nccl moves bytes within a machine, or by its own adapters, past all
-            interfaces; None where they are.
+        why_not: why nothing is compared; None where bytes are.
+        sums: bytes so far, by the kernel and by the communicator.
     """
 
     def __init__(self, comm: Communicator, interface: str, *, shaped: bool = False) -> None:
         self._comm, self._interface = comm, interface
         self.why_not: str | None = None
         if comm.world > 1 and not comm.by_sockets and not shaped:
-            self.why_not = (
-                "traffic: verify is not available: what nccl moves (NVLink, shared memory) passes no interface"
-            )
-        names = ("sent_bytes", "received_bytes", "counted_sent_bytes", "counted_received_bytes")
-        self._sums: dict[str, int | None] = dict.fromkeys(names, 0)
+            what = "what nccl moves (NVLink, shared memory) passes no interface"
+            self.why_not = f"traffic: verify is not available: {what}"
+        self.sums: dict[str, int | None] = dict.fromkeys(
+            ("sent_bytes", "received_bytes", "counted_sent_bytes", "counted_received_bytes"), 0
+        )
 
     @contextmanager
     def epoch(self) -> Iterator[None]:
         """Add what is enclosed."""
         if self.why_not is not None:
+            self.sums |= dict.fromkeys(("sent_bytes", "received_bytes"))
             yield
-            self._sums |= dict.fromkeys(("sent_bytes", "received_bytes"))
             return
         before = self._read()
         yield
         after = self._read()
-        for name, total in self._sums.items():
+        for name, total in self.sums.items():
             more = _difference(after[name], before[name])
-            self._sums[name] = None if total is None or more is None else total + more
-
-    def state(self) -> dict[str, int | None]:
-        """Return the sums so far."""
-        return dict(self._sums)
-
-    def restore(self, state: dict[str, int | None]) -> None:
-        """Add to the sums of another process, by its `state`."""
-        self._sums = dict(state)
+            self.sums[name] = None if total is None or more is None else total + more
 
     def report(self) -> dict[str, Any]:
         """Return the record's rows: bytes that the kernel and that the trial counted, and the interface."""
-        return {**describe(self._interface), **self._sums, "why_not": self.why_not}
+        return {**describe(self._interface), **self.sums, "why_not": self.why_not}
 
     def _read(self) -> dict[str, int | None]:
         """Return the interface's bytes, link-layer headers included, None if the kernel has none; and the counted."""
@@ -473,39 +438,26 @@ class TrafficCheck:
         sent, received = _interface_bytes(self._interface) or (None, None)
         self._comm.barrier()
         counted = self._comm.traffic.total()
-        return {
-            "sent_bytes": sent,
-            "received_bytes": received,
-            "counted_sent_bytes": counted.sent_bytes,
-            "counted_received_bytes": counted.received_bytes,
-        }
+        values = sent, received, counted.sent_bytes, counted.received_bytes
+        return dict(zip(self.sums, values, strict=True))
 
 
 def _interface_bytes(interface: str) -> tuple[int, int] | None:
-    """Return the bytes that an interface sent and received; None if the kernel does not say."""
-    with suppress(OSError):
-        if (seen := psutil.net_io_counters(pernic=True, nowrap=False).get(interface)) is not None:
-            return seen.bytes_sent, seen.bytes_recv
-    return None
+    found = known(lambda: psutil.net_io_counters(pernic=True, nowrap=False).get(interface))
+    return found and (found.bytes_sent, found.bytes_recv)
 
 
 def describe(interface: str) -> dict[str, Any]:
     """Return the record's fields of an interface; `network` differs between interfaces of different namespaces."""
-    network = None
-    with suppress(OSError):
+    boot, folder = known(Path("/proc/sys/kernel/random/boot_id").read_bytes), Path("/sys/class/net", interface)
+    namespace, network = known(lambda: os.readlink("/proc/self/ns/net").encode()), None
+    if boot is not None and namespace is not None:
         # A name for this network namespace that no other machine's has, and that reveals nothing of it.
-        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
-        namespace = os.readlink("/proc/self/ns/net").encode()
         network = hashlib.blake2b(boot + namespace, digest_size=4).hexdigest()
-
-    def sysfs(name: str) -> int | None:
-        with suppress(OSError, ValueError):
-            return int(Path("/sys/class/net", interface, name).read_text(), 0)
-        return None
-
+    flags = known(lambda: int((folder / "flags").read_text(), 0))
     return {
         "interface": interface,
         "network": network,
-        "loopback": bool((sysfs("flags") or 0) & 0x8),  # IFF_LOOPBACK
-        "mtu": sysfs("mtu"),
+        "loopback": bool((flags or 0) & 0x8),  # IFF_LOOPBACK
+        "mtu": known(lambda: int((folder / "mtu").read_text(), 0)),
     }

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.graph.spmm import triton_problem
+from harness.graph.spmm import engine_problem
 from harness.models.architecture import Architecture, eq3_values, evaluation_values, training_values
 from harness.models.layer import BlockSize
 from harness.runtime.evaluation import pieces
@@ -374,4 +374,4 @@ class MemoryCase:
 
 def uses_torch(spmm: str, device: str) -> bool:
     """Return whether products are torch's, taking this machine's installation for the ranks'."""
-    return spmm == "torch" or (spmm == "auto" and device != "cpu" and triton_problem() is not None)
+    return spmm == "torch" or (spmm == "auto" and device != "cpu" and engine_problem("triton") is not None)

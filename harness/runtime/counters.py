@@ -9,11 +9,9 @@ import re
 import resource
 import sys
 import time
-from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -31,11 +29,7 @@ class Absent(Exception):  # noqa: N818 - a counter that is not there is a state,
 
 
 class Reasons:
-    """Why metrics are not available: the first reason of each; after it the metric is not read again.
-
-    Attributes:
-        why: reason by the metric's name.
-    """
+    """Why metrics are not available, by name: the first reason of each; after it the metric is not read again."""
 
     def __init__(self) -> None:
         self.why: dict[str, str] = {}
@@ -67,21 +61,23 @@ SLOWED = {
 class Gpu:
     """One GPU, or MIG instance, as NVML sees it. Nothing here waits for the GPU's work.
 
-    Args:
-        api: the module `pynvml`, initialised.
-        handle: NVML's handle of the device.
-        what: the device's kind, for errors.
-
-    Raises (all methods):
-        Absent: the driver does not give the metric for this device.
+    `api`: the module `pynvml`, initialised; `handle`: NVML's of the device; `what`: the device's kind, for errors. All
+    methods raise Absent where the driver does not give the metric for this device.
     """
 
     def __init__(self, api: Any, handle: Any, what: str) -> None:
-        self._api, self._handle, self._what = api, handle, what
+        self.api, self._handle, self._what = api, handle, what
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """Return what a function of NVML says of the device."""
+        try:
+            return getattr(self.api, function)(self._handle, *arguments)
+        except self.api.NVMLError as error:
+            raise Absent(f"NVML ({self._what}): {error}") from None
 
     def memory(self) -> int | None:
         """Return the bytes that this process holds on the device; None if it is not listed (yet)."""
-        processes = self._ask("nvmlDeviceGetComputeRunningProcesses")
+        processes = self.ask("nvmlDeviceGetComputeRunningProcesses")
         own = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
         if not own:
             return None
@@ -89,60 +85,39 @@ class Gpu:
             raise Absent(f"NVML ({self._what}): memory is not given by process")
         return int(own[0])
 
-    def device_memory(self) -> int:
-        """Return the bytes in use on the device, by any process."""
-        return int(self._ask("nvmlDeviceGetMemoryInfo").used)
-
-    def clock(self) -> float:
-        """Return the clock of the multiprocessors in MHz."""
-        return float(self._ask("nvmlDeviceGetClockInfo", self._api.NVML_CLOCK_SM))
-
     def slowed(self) -> tuple[str, ...]:
         """Return why the clock is held down now, in words of `SLOWED`; () if it is not."""
-        bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
-        flags = {said: getattr(self._api, f"nvmlClocksThrottleReason{end}", 0) for end, said in SLOWED.items()}
+        bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        flags = {said: getattr(self.api, f"nvmlClocksThrottleReason{end}", 0) for end, said in SLOWED.items()}
         return tuple(said for said, bit in flags.items() if bits & bit)
 
     def limits(self) -> dict[str, float | None]:
         """Return the power cap and its default (W), and the highest clocks (MHz); None where they are not known."""
-        api, absent = self._api, Reasons()
+        absent = Reasons()
         functions = {
-            "power_cap_w": lambda: self._ask("nvmlDeviceGetEnforcedPowerLimit") / 1e3,
-            "power_default_w": lambda: self._ask("nvmlDeviceGetPowerManagementDefaultLimit") / 1e3,
-            "clock_max_mhz": lambda: self._ask("nvmlDeviceGetMaxClockInfo", api.NVML_CLOCK_SM),
-            "memory_clock_max_mhz": lambda: self._ask("nvmlDeviceGetMaxClockInfo", api.NVML_CLOCK_MEM),
+            "power_cap_w": lambda: self.ask("nvmlDeviceGetEnforcedPowerLimit") / 1e3,
+            "power_default_w": lambda: self.ask("nvmlDeviceGetPowerManagementDefaultLimit") / 1e3,
+            "clock_max_mhz": lambda: self.ask("nvmlDeviceGetMaxClockInfo", self.api.NVML_CLOCK_SM),
+            "memory_clock_max_mhz": lambda: self.ask("nvmlDeviceGetMaxClockInfo", self.api.NVML_CLOCK_MEM),
         }
         return {name: absent.attempt(read, name) for name, read in functions.items()}
 
-    def utilisation(self) -> float:
-        """Return the share of time (0..1) with a kernel running, over the driver's last 1/6 to 1 s."""
-        return float(self._ask("nvmlDeviceGetUtilizationRates").gpu) / 100
 
-    def power(self) -> float:
-        """Return the device's power in watts, of all processes."""
-        return float(self._ask("nvmlDeviceGetPowerUsage")) / 1e3
-
-    def energy(self) -> float:
-        """Return the device's energy in joules since the driver was loaded, of all processes."""
-        return float(self._ask("nvmlDeviceGetTotalEnergyConsumption")) / 1e3
-
-    def close(self) -> None:
-        """Release NVML."""
-        self._api.nvmlShutdown()
-
-    def _ask(self, function: str, *arguments: Any) -> Any:
-        try:
-            return getattr(self._api, function)(self._handle, *arguments)
-        except self._api.NVMLError as error:
-            raise Absent(f"NVML ({self._what}): {error}") from None
+# By metric; all but the memory of this process are of the whole device. The utilisation is the share of time with a
+# kernel running, over the driver's last 1/6 to 1 s; the energy counts from when the driver was loaded.
+GPU_COUNTERS: dict[str, Callable[[Gpu], Any]] = {
+    "nvml_peak_bytes": Gpu.memory,
+    "nvml_device_peak_bytes": lambda gpu: int(gpu.ask("nvmlDeviceGetMemoryInfo").used),
+    "gpu_utilisation": lambda gpu: gpu.ask("nvmlDeviceGetUtilizationRates").gpu / 100,
+    "gpu_power_w": lambda gpu: gpu.ask("nvmlDeviceGetPowerUsage") / 1e3,
+    "gpu_clock_mhz": lambda gpu: float(gpu.ask("nvmlDeviceGetClockInfo", gpu.api.NVML_CLOCK_SM)),
+    "gpu_slowed": Gpu.slowed,
+    "energy_gpu_j": lambda gpu: gpu.ask("nvmlDeviceGetTotalEnergyConsumption") / 1e3,
+}
 
 
 def open_gpu(device: torch.device) -> Gpu:
-    """Return the GPU that torch calls `device`.
-
-    Raises:
-        Absent: NVML is not there or does not know the device.
-    """
+    """Return the GPU that torch calls `device`; raises as `find_gpu`."""
     import pynvml
 
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -154,10 +129,7 @@ def find_gpu(api: Any, uuid: str, index: int) -> Gpu:
 
     `uuid` is without GPU- or MIG-; `index` is among the devices that CUDA sees, which the variable lists by index
     or UUID. NVML and CUDA may number GPUs differently; the index is right for GPUs of one kind or with
-    CUDA_DEVICE_ORDER=PCI_BUS_ID. `api` is the module `pynvml`.
-
-    Raises:
-        Absent: NVML is not there or knows neither.
+    CUDA_DEVICE_ORDER=PCI_BUS_ID. `api` is the module `pynvml`. Raises Absent if NVML is not there or knows neither.
     """
     try:
         api.nvmlInit()
@@ -179,12 +151,15 @@ def find_gpu(api: Any, uuid: str, index: int) -> Gpu:
     raise Absent(f"NVML knows none of {', '.join(names)}: {failure}")
 
 
-def read_text(path: Path) -> str:
-    """Return the present text of a file of /proc or /sys.
+def known(read: Callable[[], T]) -> T | None:
+    """Return what `read` does; None where the system has no answer."""
+    with suppress(AttributeError, OSError, ValueError):
+        return read()
+    return None
 
-    Raises:
-        Absent: it cannot be read.
-    """
+
+def read_text(path: Path) -> str:
+    """Return the present text of a file of /proc or /sys; raises Absent if it cannot be read."""
     try:
         return path.read_text()
     except OSError as error:
@@ -197,10 +172,8 @@ def resident_size(proc: Path) -> int:
 
 
 def proportional_size(proc: Path) -> int:
-    """Return the bytes of this process's proportional set (`smaps_rollup`): a page shared by n processes counts 1/n.
-
-    The kernel walks the whole page table for it: milliseconds for each GB.
-    """
+    """Return the bytes of this process's proportional set: a page shared by n processes counts 1/n."""
+    # The kernel walks the whole page table for it: milliseconds for each GB.
     line = next(x for x in read_text(proc / "smaps_rollup").splitlines() if x.startswith("Pss:"))
     return int(line.split()[1]) * 1024
 
@@ -209,9 +182,7 @@ class PackageEnergy:
     """Energy of all processor packages of the machine, of all processes (RAPL, also AMD's).
 
     Only zones called package-N count: sub-zones are not zones of their own, and `psys` holds the packages. https://docs.kernel.org/power/powercap/powercap.html
-
-    Raises:
-        Absent: there is no package, or one cannot be read (most kernels let only root).
+    Raises Absent if there is no package, or one cannot be read (most kernels let only root).
     """
 
     def __init__(self, root: Path = POWERCAP) -> None:
@@ -267,138 +238,93 @@ def outside_heap() -> Iterator[None]:
         option(_MMAP_THRESHOLD, min(int(after), 2**31 - 1))  # an int; the variable's own limit is that of a size
 
 
-class _Peak(ABC):
-    """A peak of memory in bytes, which pauses can be left out of."""
-
-    source: str
-    _peak = 0
-
-    def bytes(self) -> int:
-        """Peak so far, in bytes."""
-        return max(self._peak, self._read())
-
-    def at_least(self, peak: int) -> None:
-        """Count a peak of another process."""
-        self._peak = max(self._peak, peak)
-
-    @abstractmethod
-    def _read(self) -> int:
-        """Return the peak since the last reset."""
-
-
-class ResidentPeak(_Peak):
-    """Peak resident set of this process, in bytes.
-
-    On Linux VmHWM, reset after each pause (what was freed is given back first). Elsewhere, or where the
-    kernel refuses the reset: `ru_maxrss`, pauses included.
-    """
-
-    def __init__(self, proc: Path = PROC) -> None:
-        self._status, self._clear = proc / "status", proc / "clear_refs"
-        self.source = "VmHWM" if self._reset() else "ru_maxrss"
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave what is enclosed out of the peak."""
-        self._peak = self.bytes()
-        try:
-            yield
-        finally:
-            if self.source == "VmHWM":
-                trim_heap()
-                self._reset()
-
-    def mapped(self) -> int | None:
-        """Bytes of mapped files that are resident now; None where the kernel does not say."""
-        return self._line("RssFile") if self.source == "VmHWM" else None
-
-    def _line(self, name: str) -> int:
-        line = next(x for x in self._status.read_text().splitlines() if x.startswith(f"{name}:"))
-        return int(line.split()[1]) * 1024
-
-    def _read(self) -> int:
-        if self.source == "VmHWM":
-            return self._line("VmHWM")
-        scale = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
-
-    def _reset(self) -> bool:
-        try:
-            self._clear.write_text("5")
-        except OSError:
-            return False
-        return True
-
-
-class AllocatorPeak(_Peak):
-    """Peak of what torch's CUDA allocator handed out (`max_memory_allocated`), in bytes."""
-
-    source = "CUDA allocator"
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._kind = device, kind_of(device)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave what is enclosed out of the peak; memory that it made the allocator keep is given back."""
-        # Without that, the driver's metric would hold an evaluation's memory for the rest of the training.
-        self._peak = self.bytes()
-        kept = self._kind.reserved(self._device)
-        try:
-            yield
-        finally:
-            if self._kind.reserved(self._device) > kept:
-                self._kind.give_back()
-            self._kind.reset_peak(self._device)
-
-    def _read(self) -> int:
-        return self._kind.peak(self._device)
-
-
 class PeakMemory:
     """Peak of a rank's memory over its training, evaluations left out where the kernel allows.
 
     Attributes:
-        resident: the process's peak resident set.
-        allocator: the peak of torch's CUDA allocator; None without a GPU.
-        source: where `bytes` comes from: the allocator on a GPU, else the resident set.
+        resident_source: "VmHWM", which is reset after each pause (what was freed is given back first); or where the
+            kernel refuses that, "ru_maxrss", pauses included.
+        source: where `bytes` comes from: torch's CUDA allocator on a GPU, else the resident set.
         base: `bytes` when this was made: of a rank, what interpreter and libraries hold before its data.
     """
 
     def __init__(self, device: torch.device, proc: Path = PROC) -> None:
-        self.resident = ResidentPeak(proc)
-        self.allocator = AllocatorPeak(device) if kind_of(device).has_allocator else None
-        self._main: _Peak = self.allocator or self.resident
-        self.source, self.base, self._mapped = self._main.source, self._main.bytes(), self.resident.mapped()
+        self._status, self._clear, self._device, self._kind = (
+            proc / "status",
+            proc / "clear_refs",
+            device,
+            kind_of(device),
+        )
+        self._earlier = {"resident": 0, "allocator": 0}  # peaks before the last reset
+        self.resident_source = "VmHWM"
+        self._reset_resident()
+        self.source = "CUDA allocator" if self._kind.has_allocator else self.resident_source
+        self.base, self._mapped = self.bytes(), self._mapped_now()
+
+    def bytes(self) -> int:
+        """Return the peak so far, in bytes."""
+        allocator = self.allocator()
+        return self.resident() if allocator is None else allocator
+
+    def resident(self) -> int:
+        """Return the peak resident set of this process, in bytes."""
+        if self.resident_source == "VmHWM":
+            now = self._line("VmHWM")
+        else:
+            now = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return max(self._earlier["resident"], now)
+
+    def allocator(self) -> int | None:
+        """Return the peak of what torch's CUDA allocator handed out, in bytes; None without a GPU."""
+        return max(self._earlier["allocator"], self._kind.peak(self._device)) if self._kind.has_allocator else None
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave what is enclosed out of the peaks."""
-        with self.resident.paused(), self.allocator.paused() if self.allocator else nullcontext():
+        """Leave what is enclosed out of the peaks; memory that it made the allocator keep is given back."""
+        self._earlier = {"resident": self.resident(), "allocator": self.allocator() or 0}
+        kept = self._kind.reserved(self._device) if self._kind.has_allocator else 0
+        try:
             yield
-
-    def bytes(self) -> int:
-        """Peak so far, in bytes."""
-        return self._main.bytes()
+        finally:
+            if self._kind.has_allocator:
+                # Without that, the driver's metric would hold an evaluation's memory for the rest of the training.
+                if self._kind.reserved(self._device) > kept:
+                    self._kind.give_back()
+                self._kind.reset_peak(self._device)
+            if self.resident_source == "VmHWM":
+                trim_heap()
+                self._reset_resident()
 
     def mapped(self) -> int | None:
         """Bytes by which resident pages of mapped files have grown, which are in `bytes`; None where they are not."""
         # They are the page cache's, one copy a machine, and go when memory is short. They hardly ever become fewer
         # otherwise, so that they are read when the training has ended.
-        found = self.resident.mapped()
-        return None if self.allocator or found is None or self._mapped is None else max(0, found - self._mapped)
+        found = self._mapped_now()
+        return (
+            None if self._kind.has_allocator or found is None or self._mapped is None else max(0, found - self._mapped)
+        )
 
     def state(self) -> dict[str, int]:
         """Return base and peaks so far."""
-        allocator = {"allocator": self.allocator.bytes()} if self.allocator else {}
-        return {"base": self.base, "resident": self.resident.bytes()} | allocator
+        return {"base": self.base, "resident": self.resident(), "allocator": self.allocator() or 0}
 
     def restore(self, state: dict[str, int]) -> None:
         """Take the base of another process, and its peaks where they are higher, by its `state`."""
         self.base = state["base"]
-        self.resident.at_least(state["resident"])
-        if self.allocator:
-            self.allocator.at_least(state["allocator"])
+        self._earlier = {name: max(peak, state[name]) for name, peak in self._earlier.items()}
+
+    def _reset_resident(self) -> None:
+        try:
+            self._clear.write_text("5")
+        except OSError:
+            self.resident_source = "ru_maxrss"
+
+    def _mapped_now(self) -> int | None:
+        return self._line("RssFile") if self.resident_source == "VmHWM" else None
+
+    def _line(self, name: str) -> int:
+        line = next(x for x in self._status.read_text().splitlines() if x.startswith(f"{name}:"))
+        return int(line.split()[1]) * 1024
 
 
 # The kernel counts a core's time in ticks of 10 ms, longer than many an epoch: what is read are windows, and an epoch
@@ -407,20 +333,7 @@ WINDOW_S = 0.5
 LEAST_S = 0.2  # a last window that is shorter says nothing: a tick is 5 % of it
 TICKS_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 COLUMNS = ("busy_cores", "own_cores", "steal_cores", "throttled", "thermal_throttles", "cpu_mhz")
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Readings of a moment; None where a counter cannot be read."""
-
-    at: float  # the moment, of `time.perf_counter`
-    # busy, stolen: s that the cores worked, for any process but not for interrupts, and that the host took from them
-    busy: float | None
-    stolen: float | None
-    own: float  # CPU s of this process, and of its children that ended
-    throttled: float | None  # s in which the control group's quota stopped it
-    thermal: int | None  # times that heat has slowed the cores down
-    mhz: float | None  # mean clock of the cores now
+Rates = dict[str, float | None]  # by `COLUMNS`; None where a counter cannot be read
 
 
 class Load:
@@ -436,24 +349,26 @@ class Load:
         self._root, self._clock, self._lock = root, clock, Lock()
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         self.cores = cores if most is None or len(cores) <= most else []
-        boot = self._text("proc/sys/kernel/random/boot_id")
-        self.machine = None if boot is None else hashlib.blake2b(boot.encode(), digest_size=4).hexdigest()
         groups = re.findall(r"^0::/*(.*)$", self._text("proc/self/cgroup") or "", re.MULTILINE)  # of version 2
         self._group = f"sys/fs/cgroup/{groups[0]}/cpu.stat" if groups else None
         self._last = self._read()
-        self._windows: list[tuple[float, float, dict[str, float | None]]] = []
+        self._windows: list[tuple[float, float, Rates]] = []
 
     def look(self, *, last: bool = False) -> None:
         """End the window if it is long enough."""
         with self._lock:
-            length = self._clock() - self._last.at
-            if length < (LEAST_S if last else WINDOW_S):
+            start, before = self._last
+            if self._clock() - start < (LEAST_S if last else WINDOW_S):
                 return
-            now, before = self._read(), self._last
-            self._windows.append((before.at, now.at, _rates(before, now)))
-            self._last = now
+            end, now = self._last = self._read()
+            rates: Rates = {"cpu_mhz": now["cpu_mhz"]}
+            for name in COLUMNS[:-1]:
+                first, second = before[name], now[name]
+                by = 1 if name == "thermal_throttles" else end - start
+                rates[name] = None if first is None or second is None else (second - first) / by
+            self._windows.append((start, end, rates))
 
-    def of(self, start: float, end: float) -> dict[str, float | None]:
+    def of(self, start: float, end: float) -> Rates:
         """Return `COLUMNS` of an epoch between two moments: means over the windows, weighted by their overlap with it.
 
         `busy_cores`, `own_cores`, `steal_cores`: cores busy with anything, with this process, and taken by the host;
@@ -464,7 +379,7 @@ class Load:
             first = bisect_right(self._windows, start, key=lambda window: window[1])
             last = bisect_left(self._windows, end, key=lambda window: window[0])
             found = [(min(end, b) - max(start, a), rates) for a, b, rates in self._windows[first:last]]
-        result: dict[str, float | None] = dict.fromkeys(COLUMNS)
+        result: Rates = dict.fromkeys(COLUMNS)
         for name in COLUMNS if found else ():
             values = [(weight, value) for weight, rates in found if (value := rates[name]) is not None]
             if len(values) == len(found) and name == "thermal_throttles":
@@ -475,9 +390,12 @@ class Load:
 
     def report(self) -> dict[str, Any]:
         """Return whose load this is: the machine, in a name that reveals nothing of it, and the cores."""
-        return {"machine": self.machine, "cores": self.cores, "window_s": WINDOW_S}
+        boot = self._text("proc/sys/kernel/random/boot_id")
+        machine = None if boot is None else hashlib.blake2b(boot.encode(), digest_size=4).hexdigest()
+        return {"machine": machine, "cores": self.cores, "window_s": WINDOW_S}
 
-    def _read(self) -> Reading:
+    def _read(self) -> tuple[float, Rates]:
+        """Return the moment, and by `COLUMNS` seconds, times and MHz so far."""
         at, children = self._clock(), os.times()
         wanted, busy, stolen = {f"cpu{core}" for core in self.cores}, None, None
         rows = [line.split() for line in (self._text("proc/stat") or "").splitlines() if line.startswith("cpu")]
@@ -485,32 +403,18 @@ class Load:
         if ticks and len(ticks) == len(wanted):
             # User, nice, system; and steal. Interrupts are left out: those of the own traffic are no other load.
             busy, stolen = sum(sum(row[:3]) for row in ticks) / TICKS_S, sum(row[7] for row in ticks) / TICKS_S
-        group = self._text(self._group) if self._group else None
-        quota = dict(line.split() for line in (group or "").splitlines())
+        own = time.process_time() + children.children_user + children.children_system
+        quota = dict(line.split() for line in (self._text(self._group) or "").splitlines()) if self._group else {}
+        throttled = int(quota["throttled_usec"]) / 1e6 if "throttled_usec" in quota else None
         heat, clocks = (
             [int(text) for core in self.cores if (text := self._text(f"sys/devices/system/cpu/cpu{core}/{name}"))]
             for name in ("thermal_throttle/core_throttle_count", "cpufreq/scaling_cur_freq")
         )
-        return Reading(
-            at, busy, stolen, time.process_time() + children.children_user + children.children_system,
-            int(quota["throttled_usec"]) / 1e6 if "throttled_usec" in quota else None,
-            sum(heat) if heat else None, sum(clocks) / len(clocks) / 1e3 if clocks else None,
+        values = (
+            busy, own, stolen, throttled, sum(heat) if heat else None,
+            sum(clocks) / len(clocks) / 1e3 if clocks else None,
         )  # fmt: skip
+        return at, dict(zip(COLUMNS, values, strict=True))
 
     def _text(self, name: str) -> str | None:
-        try:
-            return (self._root / name).read_text()
-        except OSError:
-            return None
-
-
-def _rates(before: Reading, now: Reading) -> dict[str, float | None]:
-    """Return `COLUMNS` of the window between two readings."""
-    length = now.at - before.at
-
-    def grown(name: str, by: float = length) -> float | None:
-        start, end = getattr(before, name), getattr(now, name)
-        return None if start is None or end is None else (end - start) / by
-
-    values = grown("busy"), grown("own"), grown("stolen"), grown("throttled"), grown("thermal", by=1), now.mhz
-    return dict(zip(COLUMNS, values, strict=True))
+        return known((self._root / name).read_text)

@@ -7,12 +7,13 @@ import hashlib
 import math
 import time
 from contextlib import nullcontext
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from harness.deferred import torch
 from harness.graph.kernels import Versions, loaded
 from harness.graph.partition import SPLITS
-from harness.runtime.audit import CpuAccount, NetworkAccount
+from harness.runtime.audit import CpuAccount, NetworkAccount, Used
 from harness.runtime.checkpoint import Checkpoints
 from harness.runtime.comm import Communicator
 from harness.runtime.counters import outside_heap, trim_heap
@@ -432,7 +433,7 @@ class Trainer:
                 "eval_s": self.eval_s,
                 "method": self.method.state(),
                 "report": self.report.state(),
-                "usage": self.account.state(),
+                "usage": asdict(self.account.used),
                 "wire": network.state() if network else None,
                 "worker": worker.state(),
             }
@@ -459,7 +460,7 @@ class Trainer:
             if self.spec.evaluates(row["epoch"]):
                 self._follow_scores(row, self.report.epochs[:number])
         self.trained_s, self.eval_s = state["trained_s"], state["eval_s"]
-        self.account.restore(state["usage"])
+        self.account.used = Used(**state["usage"])
         if self.network is not None and state["wire"] is not None:
             self.network.restore(state["wire"])
         self.worker.comm.barrier()
@@ -489,7 +490,7 @@ def set_up(worker: Worker, report: RankReport, account: CpuAccount | None = None
     if worker.job.config.timing != "off":
         with worker.traffic.during("compile"):
             whole = trainer.rehearse()
-            report.let_go()
+            report.method = None
             del trainer
             gc.collect()  # or there would be the memory of two methods
             trim_heap()

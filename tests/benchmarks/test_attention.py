@@ -16,7 +16,7 @@ from torch import Tensor
 
 from harness.graph.block import Block
 from harness.graph.csr import CSR
-from harness.graph.spmm import dgl_problem
+from harness.graph.spmm import engine_problem
 
 ROWS, SOURCES, EDGES, HEADS, WIDTH = 25_197, 47_432, 1_200_000, 4, 32
 
@@ -71,7 +71,7 @@ def kept_bytes(work: Callable[[], Tensor]) -> int:
 
 @pytest.mark.parametrize("name", ["block", "dgl"])
 def test_attention(benchmark: Any, name: str) -> None:
-    if name == "dgl" and (problem := dgl_problem()):
+    if name == "dgl" and (problem := engine_problem("dgl")):
         pytest.skip(problem)
     attend = (by_block if name == "block" else by_dgl)(structure())
     generator = torch.Generator().manual_seed(0)

@@ -18,7 +18,7 @@ from harness.data.partition.cached import ensure_partitioned
 from harness.models.layer import ModelSpec
 from harness.runtime.clock import Clock
 from harness.runtime.counters import PROC, Reasons
-from harness.runtime.meters import INTERVAL_S, Meters, SamplingThread
+from harness.runtime.meters import INTERVAL_S, Meters, Sampler
 from harness.runtime.run_config import TrainSpec
 from harness.spec import PartitionSpec
 
@@ -91,8 +91,8 @@ def cost_with_interval(
 
 def test_sampling_thread(benchmark: Any) -> None:
     """What the meters' thread takes of a core: the time of a look, by the looks a second."""
-    sampler = SamplingThread(Reasons(), lambda: "forward", PROC, None, None)
-    sampler.samples.open_epoch()
+    sampler = Sampler(Reasons(), lambda: "forward", PROC, None)
+    sampler.follow(epoch=True)
     sampler.look()  # the rare look that reads the proportional set
     start = time.thread_time()
     benchmark.pedantic(sampler.look, rounds=200)

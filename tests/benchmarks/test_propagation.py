@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from harness.graph.block import MEAN, Block
 from harness.graph.csr import CSR, Topology
-from harness.graph.spmm import SLAB, NumbaEngine
+from harness.graph.spmm import SLAB, Engine, multiply_by_numba
 from harness.models.functional import RecurringRows
 from harness.models.layer import Products
 from harness.models.shipped_layers import SageLayer
@@ -153,7 +154,7 @@ def splitting(graph: Subgraph, sizes: tuple[int, int]) -> dict[str, Work]:
     def work(slab: int | None) -> Work:
         def run() -> None:
             block = symmetric_block(graph)
-            block.engine = NumbaEngine(slab)
+            block.engine = Engine("numba", partial(multiply_by_numba, slab=slab))
             step(block)
 
         return run

@@ -23,7 +23,7 @@ from benchmarks.growth import WARMUP, slope
 from harness_methods.dgs.guided_sampling import GuidedSampler
 
 from harness.graph.csr import Topology
-from harness.graph.spmm import dgl_problem
+from harness.graph.spmm import engine_problem
 from harness.sampling.neighbours import draw_neighbours
 from harness.sampling.sample import LayerSample, Tables
 
@@ -38,7 +38,7 @@ Draw = Callable[[list[np.ndarray]], int]
 @pytest.mark.parametrize("fanouts", [(25, 10), (15, 10, 5)], ids=str)
 def test_beside_dgl(benchmark: Any, fanouts: tuple[int, ...], threads: int) -> None:
     """In turn (A B B A) on the same targets; of two threads ours take a batch each, DGL's share one."""
-    if problem := dgl_problem():
+    if problem := engine_problem("dgl"):
         pytest.skip(problem)
     topology = case_topology("case233k")
     rng = np.random.default_rng(0)

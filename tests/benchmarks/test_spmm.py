@@ -25,10 +25,10 @@ from harness.graph.spmm import (
     ENGINES,
     LINE,
     SLAB,
-    NumbaEngine,
     choose_engine,
-    dgl_problem,
+    engine_problem,
     held_vectors,
+    multiply_by_numba,
     multiply_rows,
     run_chunks,
 )
@@ -121,7 +121,7 @@ def test_engines_on_a_gpu(case: str) -> None:
             for name, taken in times.items():
                 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                 start.record()
-                ENGINES[name]().multiply(matrix, x)
+                ENGINES[name].multiply(matrix, x)
                 end.record()
                 end.synchronize()
                 if turn:  # the first one compiles
@@ -137,7 +137,7 @@ def test_engines(benchmark: Any, case: str, threads: int) -> None:
     random = np.random.default_rng(1)
     values = torch.from_numpy(random.random(plain.nnz, np.float32))
     weighted = CSR(plain.indptr, plain.indices, plain.num_cols, values)
-    names = [name for name in ON_CPUS if name != "dgl" or dgl_problem() is None]
+    names = [name for name in ON_CPUS if name != "dgl" or engine_problem("dgl") is None]
 
     def table() -> Iterator[str]:
         bandwidth = copied(threads)
@@ -170,7 +170,7 @@ def test_slabs(benchmark: Any, threads: int) -> None:
         for width in WIDTHS:
             x = torch.rand(matrix.num_cols, width)
             works: dict[str, Work] = {
-                str(slab or "whole rows"): partial(NumbaEngine(slab).multiply, matrix, x)
+                str(slab or "whole rows"): partial(multiply_by_numba, matrix, x, slab)
                 for slab in (None, 128, 256, 512, SLAB, 2 * SLAB)
             }
             if threads > 1:
@@ -202,7 +202,7 @@ def by_columns(matrix: CSR, x: torch.Tensor, threads: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", ON_CPUS)
 def test_growth(benchmark: Any, name: str, weighted: bool, edges: int) -> None:
     """64 columns."""
-    if name == "dgl" and (problem := dgl_problem()):
+    if name == "dgl" and (problem := engine_problem("dgl")):
         pytest.skip(problem)
     indptr, indices, rows = random_rows(edges)
     values = torch.from_numpy(np.random.default_rng(1).random(edges, np.float32)) if weighted else None

@@ -13,7 +13,7 @@ import torch
 from harness.errors import UserError
 from harness.graph import spmm as parts
 from harness.graph.csr import CSR
-from harness.graph.spmm import ENGINES, LINE, MOST, NumbaEngine, choose_engine, dgl_problem, multiply_rows
+from harness.graph.spmm import ENGINES, LINE, MOST, choose_engine, engine_problem, multiply_by_numba, multiply_rows
 
 CPU = torch.device("cpu")
 ON_CPUS = [name for name in ENGINES if name != "triton"]  # whose interpreter is slow: test_triton.py
@@ -39,7 +39,7 @@ def test_engines_equal_scipy(
     name: str, weighted: bool, dtype: torch.dtype, width: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parts, "LEAST_WORK", 1)
-    if name == "dgl" and (problem := dgl_problem()):
+    if name == "dgl" and (problem := engine_problem("dgl")):
         pytest.skip(problem)
     csr, matrix = case(weighted)
     x = np.random.default_rng(1).normal(size=(matrix.shape[1], width))
@@ -57,7 +57,7 @@ def test_engines_equal_scipy(
 
 @pytest.mark.parametrize("name", ON_CPUS)
 def test_a_matrix_without_entries(name: str) -> None:
-    if name == "dgl" and (problem := dgl_problem()):
+    if name == "dgl" and (problem := engine_problem("dgl")):
         pytest.skip(problem)
     csr = CSR(torch.zeros(4, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), 5)
     got = choose_engine(name, device=CPU).multiply(csr, torch.ones(5, 3))
@@ -93,32 +93,32 @@ def test_sums_depend_on_neither_threads_nor_slabs(monkeypatch: pytest.MonkeyPatc
     try:
         for threads, slab in ((1, None), (1, LINE), (3, 4 * LINE), (2, 1024)):
             torch.set_num_threads(threads)
-            products.append(NumbaEngine(slab).multiply(csr, x))
+            products.append(multiply_by_numba(csr, x, slab))
     finally:
         torch.set_num_threads(before)
     for product in products[1:]:
         assert torch.equal(product, products[0])
 
 
-@pytest.mark.skipif(dgl_problem() is not None, reason="dgl is not installed")
+@pytest.mark.skipif(engine_problem("dgl") is not None, reason="dgl is not installed")
 def test_dgl_reads_edge_ids_where_it_cuts_columns_up() -> None:
     """The engine is right at such a size, and without edge ids the process dies."""
     script = """
         import torch
         from harness.graph.csr import CSR
-        from harness.graph.spmm import DGLEngine
+        from harness.graph.spmm import multiply_by_dgl
 
         rows, width = 64, 16384  # 2000 bytes x 64 x 16384 are more than any cache DGL can count
         indices = torch.arange(rows, dtype=torch.int32).repeat(rows)
         matrix = CSR(torch.arange(0, rows * rows + 1, rows), indices, rows)
         x = torch.arange(rows, dtype=torch.float32).unsqueeze(1).expand(rows, width).contiguous()
-        product = DGLEngine().multiply(matrix, x)
+        product = multiply_by_dgl(matrix, x)
         assert torch.equal(product, torch.full((rows, width), rows * (rows - 1) / 2))
         print("right", flush=True)
         without = torch.empty(0, dtype=torch.int32)
         torch.arange = lambda *args, **options: without
         matrix.handles.clear()
-        DGLEngine().multiply(matrix, x)
+        multiply_by_dgl(matrix, x)
     """
     done = subprocess.run(
         [sys.executable, "-c", dedent(script)], capture_output=True, text=True, timeout=120, check=False
@@ -142,22 +142,22 @@ def test_torch_takes_columns_as_they_are_and_ones_that_are_shared() -> None:
 
 def test_auto_is_numba_on_cpus_and_triton_on_gpus_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for problem, name in ((None, "triton"), ("triton is not installed", "torch")):
-        monkeypatch.setattr(parts, "triton_problem", lambda problem=problem: problem)
+        monkeypatch.setattr(parts, "engine_problem", lambda name, problem=problem: problem)
         assert choose_engine("auto", device=CPU).name == "numba"
         assert choose_engine("auto", device=torch.device("cuda")).name == name
         assert choose_engine("auto", device=torch.device("meta")).name == "torch"
 
 
 def test_an_engine_that_is_missing_is_the_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.graph.spmm.dgl_problem", lambda: "dgl is not installed")
+    monkeypatch.setattr(parts, "engine_problem", lambda name: f"{name} is not installed")
     with pytest.raises(UserError, match=r"train\.spmm: 'dgl': dgl is not installed \(use auto, numba or torch\)"):
         choose_engine("dgl", device=CPU)
     with pytest.raises(UserError, match=r"'numba' runs on CPUs only"):
         choose_engine("numba", device=torch.device("cuda"))
-    monkeypatch.setattr(parts, "triton_problem", lambda: None)
+    monkeypatch.setattr(parts, "engine_problem", lambda name: None)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     with pytest.raises(UserError, match=r"train\.spmm: 'triton' runs on GPUs only \(use auto, numba or torch\)"):
         choose_engine("triton", device=CPU)
-    monkeypatch.setattr(parts, "triton_problem", lambda: "triton is not installed")
+    monkeypatch.setattr(parts, "engine_problem", lambda name: f"{name} is not installed")
     with pytest.raises(UserError, match=r"'triton': triton is not installed \(use auto or torch\)"):
         choose_engine("triton", device=torch.device("cuda"))

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from harness.check.oracle import attention
 from harness.graph import attention as ours
-from harness.graph.attention import Edges, Sums, spread, spread_by_torch, spread_by_triton
+from harness.graph.attention import Edges, Sums, spread, spread_by_torch
 from harness.graph.block import Block
 from harness.graph.csr import CSR
-from harness.graph.spmm import NumbaEngine, TritonEngine, triton_problem
+from harness.graph.spmm import engine_problem, multiply_by_numba, multiply_by_triton
 
-pytestmark = pytest.mark.skipif(triton_problem() is not None, reason=str(triton_problem()))
+pytestmark = pytest.mark.skipif(engine_problem("triton") is not None, reason=str(engine_problem("triton")))
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CPU = torch.device("cpu")
 ROWS, COLUMNS = 23, 40
@@ -61,14 +61,14 @@ def test_products_equal_dense_float64(weighted: bool, dtype: torch.dtype, width:
     matrix = dense(weighted)
     x = torch.from_numpy(np.random.default_rng(1).normal(size=(COLUMNS, width))).to(dtype)
     structure = csr(matrix, weighted)
-    got = TritonEngine().multiply(structure.to(DEVICE), x.to(DEVICE)).cpu()
+    got = multiply_by_triton(structure.to(DEVICE), x.to(DEVICE)).cpu()
     assert got.dtype == dtype
     want = torch.from_numpy(matrix) @ x.double()
     # The only rounding of bfloat16 is that of the result, which the interpreter cuts off.
     relative = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 2**-7}[dtype]
     torch.testing.assert_close(got.double(), want, rtol=relative, atol=min(relative, 1e-5))
     if dtype != torch.bfloat16:
-        torch.testing.assert_close(got, NumbaEngine().multiply(structure, x), rtol=relative, atol=relative)
+        torch.testing.assert_close(got, multiply_by_numba(structure, x), rtol=relative, atol=relative)
 
 
 @pytest.mark.usefixtures("kernels")
@@ -76,14 +76,14 @@ def test_sums_of_bfloat16_are_made_in_float32() -> None:
     """A sum of ones in bfloat16 stays at 256."""
     matrix = CSR(torch.tensor([0, 600]), torch.arange(600, dtype=torch.int32), 600).to(DEVICE)
     ones = torch.ones((600, 2), dtype=torch.bfloat16, device=DEVICE)
-    assert TritonEngine().multiply(matrix, ones).tolist() == [[600, 600]]
+    assert multiply_by_triton(matrix, ones).tolist() == [[600, 600]]
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 3), (4, 0, 3), (4, 5, 0)])
 def test_nothing_to_multiply(shape: tuple[int, int, int]) -> None:
     rows, columns, width = shape
     matrix = CSR(torch.zeros(rows + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), columns).to(DEVICE)
-    got = TritonEngine().multiply(matrix, torch.ones((columns, width), device=DEVICE))
+    got = multiply_by_triton(matrix, torch.ones((columns, width), device=DEVICE))
     assert torch.equal(got.cpu(), torch.zeros(rows, width))
 
 
@@ -121,8 +121,9 @@ def test_attention_and_gradients_equal_the_dense_softmax(
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-11), (torch.float32, 2e-4)])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("width", [1, 6])
-@pytest.mark.usefixtures("kernels")
-def test_attention_does_what_the_other_kernels_do(width: int, weighted: bool, dtype: torch.dtype, bound: float) -> None:
+def test_attention_does_what_the_other_kernels_do(
+    width: int, weighted: bool, dtype: torch.dtype, bound: float, kernels: ModuleType
+) -> None:
     """From sums so far, and from none; with self loops of some rows, and of none."""
     generator = torch.Generator().manual_seed(3)
     structure = csr(dense(weighted), weighted)
@@ -143,7 +144,7 @@ def test_attention_does_what_the_other_kernels_do(width: int, weighted: bool, dt
             found += backward(Edges(reverse, column_scale=scale), z, key, flowing, kept, own)
         return [tensor.cpu() for tensor in found]
 
-    got = results(DEVICE, Sums.add_by_triton, spread_by_triton)
+    got = results(DEVICE, kernels.attend, kernels.spread)
     for forward, backward in ((Sums.add, spread), (Sums.add_by_torch, spread_by_torch)):
         for one, other in zip(got, results(CPU, forward, backward), strict=True):
             torch.testing.assert_close(one, other, rtol=bound, atol=bound)
@@ -155,13 +156,13 @@ def test_what_a_grid_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     matrix = csr(dense(False), False).to(DEVICE)
     monkeypatch.setattr(triton_kernels, "_MOST_PROGRAMS", ROWS - 1)
     with pytest.raises(ValueError, match=r"23 rows of \d+ entries are more than the 22 programs a GPU's grid has"):
-        TritonEngine().multiply(matrix, torch.ones((COLUMNS, 1), device=DEVICE))
+        multiply_by_triton(matrix, torch.ones((COLUMNS, 1), device=DEVICE))
     monkeypatch.undo()
     wide = torch.ones((1, 1), device=DEVICE).expand(COLUMNS, 65536)
     query, rows = wide[:ROWS], wide.unsqueeze(2)
     sums = Sums.of_nothing(rows, query)
     with pytest.raises(ValueError, match="65536 heads, or groups of columns"):
-        sums.add_by_triton(Edges(matrix), rows, wide, query)
+        triton_kernels.attend(sums, Edges(matrix), rows, wide, query)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from support.fake_nvml import OWN, FakeNvml
 
-from harness.runtime.counters import Absent, find_gpu
+from harness.runtime.counters import GPU_COUNTERS, Absent, find_gpu
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,8 @@ def test_the_device_is_found_by_uuid_else_among_the_visible(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     gpu = find_gpu(FakeNvml(), uuid, index)
-    assert (gpu.memory(), gpu.utilisation(), gpu.power(), gpu.energy()) == (5 * 2**20, 0.5, 250.0, 7000.0)
+    names = ("nvml_peak_bytes", "gpu_utilisation", "gpu_power_w", "energy_gpu_j")
+    assert [GPU_COUNTERS[name](gpu) for name in names] == [5 * 2**20, 0.5, 250.0, 7000.0]
 
 
 def test_a_device_that_is_not_found_is_absent_and_nvml_is_let_go() -> None:
@@ -41,7 +42,7 @@ def test_a_mig_instance_says_that_it_is_one() -> None:
     gpu = find_gpu(api, "aa-bb", 0)
     assert gpu.memory() == 5 * 2**20
     with pytest.raises(Absent, match=r"NVML \(MIG instance\): Not Supported"):
-        gpu.utilisation()
+        GPU_COUNTERS["gpu_utilisation"](gpu)
 
 
 def test_no_driver_is_absent() -> None:

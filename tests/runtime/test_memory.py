@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.runtime.counters import PROC, THRESHOLD, PeakMemory, ResidentPeak, resident_size, trim_heap
+from harness.runtime.counters import PROC, THRESHOLD, PeakMemory, resident_size, trim_heap
 
 BLOCK = 200 * 2**20
 
@@ -122,7 +122,7 @@ def test_a_ranks_heap_keeps_what_is_freed_but_for_what_was_outside() -> None:
 
 
 def test_without_proc_the_peak_is_the_whole_process_and_says_so(tmp_path: Path) -> None:
-    peak = ResidentPeak(tmp_path / "none")
+    peak = PeakMemory(torch.device("cpu"), tmp_path / "none")
     assert peak.source == "ru_maxrss"
     assert peak.bytes() > 2**20
     assert peak.mapped() is None

@@ -66,7 +66,7 @@ def test_the_peak_sees_what_was_freed_before_the_report_and_no_pause(make: Make)
     with make().paused():
         pass  # what earlier tests freed goes back to the kernel now, not between the readings
     meters = make()
-    if meters.memory.resident.source != "VmHWM":
+    if meters.memory.resident_source != "VmHWM":
         pytest.skip("the kernel cannot reset the peak (/proc/self/clear_refs)")
     before = meters.report()["peak_rss_bytes"]
     with meters.paused():
@@ -108,7 +108,7 @@ def test_energy_of_a_gpu_is_of_its_lowest_rank_only(make: Make) -> None:
     ranks = [make(device, local_rank=rank, gpu=nvml(api)) for rank in (1, 3)]  # of 4 ranks on 2 GPUs
     with ranks[0].epoch() as one, ranks[1].epoch() as other:
         api.energy_mj += 12_500
-        until(lambda: all(rank._sampler.samples.count >= 2 for rank in ranks))
+        until(lambda: all(rank._sampler.total.samples >= 2 for rank in ranks))
     assert one == {"energy_gpu_j": 12.5, "energy_cpu_j": None, "gpu_utilisation": 0.5, "gpu_power_w": 250.0}
     assert other == {**dict.fromkeys(one), "gpu_utilisation": 0.5}
     report = ranks[0].report()
@@ -134,11 +134,11 @@ def test_memory_of_the_whole_gpu_clock_and_why_it_is_held_down(make: Make) -> No
     api.processes = []  # a container: nobody is listed
     meters = make(torch.device("cuda", 0), gpu=nvml(api))
     with meters.epoch():
-        until(lambda: meters._sampler.samples.count >= 3)
+        until(lambda: meters._sampler.total.samples >= 3)
         api.throttle = pynvml.nvmlClocksThrottleReasonSwPowerCap | pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
         api.clock_mhz, api.used_bytes = 900, 20 * 2**20
-        before = meters._sampler.samples.count
-        until(lambda: meters._sampler.samples.count >= before + 3)
+        before = meters._sampler.total.samples
+        until(lambda: meters._sampler.total.samples >= before + 3)
     report = json.loads(json.dumps(meters.report()))
     assert report["nvml_device_peak_bytes"] == 20 * 2**20
     slowed = report["gpu_slowed_share"]

@@ -7,7 +7,7 @@ import pytest
 from support.fake_nvml import FakeNvml
 
 from harness.runtime.counters import Reasons, find_gpu
-from harness.runtime.meters import PSS_SHARE, SamplingThread
+from harness.runtime.meters import PSS_SHARE, RESIDENT, Sampler
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -19,8 +19,7 @@ class Bench:
         self.proc, self.phase, self.api, self.reasons = proc, "other", FakeNvml(), Reasons()
         self.set(pages=1, pss_kib=1)
         gpu = find_gpu(self.api, "aa-bb", 0)
-        self.sampler = SamplingThread(self.reasons, lambda: self.phase, proc, gpu, None)
-        self.samples = self.sampler.samples
+        self.samples = Sampler(self.reasons, lambda: self.phase, proc, gpu)
 
     def set(self, *, pages: int = 1, pss_kib: int = 1, percent: int = 0, watts: int = 0) -> None:
         (self.proc / "statm").write_text(f"900 {pages} 3 4 0 6 0\n")
@@ -30,8 +29,8 @@ class Bench:
     def look(self, phase: str, **figures: int) -> None:
         self.phase = phase
         self.set(**figures)
-        self.sampler.look(last=True)
-        assert self.sampler.failure is None
+        self.samples.look(last=True)
+        assert self.samples.failure is None
 
 
 @pytest.fixture
@@ -40,12 +39,12 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_samples_are_filed_under_the_phase_they_were_taken_in(bench: Bench) -> None:
-    bench.samples.open_epoch()
+    bench.samples.follow(epoch=True)
     bench.look("forward", pages=10, percent=40, watts=100)
     bench.look("forward", pages=30, percent=60, watts=200)
     bench.look("comm", pages=20, percent=0, watts=50)
     bench.look("", pages=99)  # between two epochs
-    bench.samples.end_epoch()
+    bench.samples.follow(epoch=False)
     bench.look("forward", pages=99, percent=100, watts=999)
     rows = {name: summary.row() for name, summary in bench.samples.by_phase.items()}
     assert rows == {
@@ -55,46 +54,44 @@ def test_samples_are_filed_under_the_phase_they_were_taken_in(bench: Bench) -> N
 
 
 def test_utilisation_falls_into_tenths(bench: Bench) -> None:
-    bench.samples.open_epoch()
+    bench.samples.follow(epoch=True)
     for percent in (0, 9, 10, 55, 99, 100):
         bench.look("forward", percent=percent)
-    assert bench.samples.histogram == [2, 1, 0, 0, 0, 1, 0, 0, 0, 2]
+    assert bench.samples.total.tenths == {0: 2, 1: 1, 5: 1, 9: 2}
 
 
 def test_an_epochs_means_are_of_its_own_samples(bench: Bench) -> None:
-    first = bench.samples.open_epoch()
+    first = bench.samples.follow(epoch=True)
     bench.look("forward", percent=20)
-    bench.samples.end_epoch()
+    bench.samples.follow(epoch=False)
     bench.look("forward", percent=100)
-    second = bench.samples.open_epoch()
+    second = bench.samples.follow(epoch=True)
     bench.look("forward", percent=80)
-    third = bench.samples.open_epoch()
-    assert [s.utilisation.value for s in (first, second, third)] == [0.2, 0.8, None]
+    third = bench.samples.follow(epoch=True)
+    assert [s.mean("gpu_utilisation") for s in (first, second, third)] == [0.2, 0.8, None]
 
 
 def test_a_pause_is_left_out_even_of_a_reading_that_outlasts_it(bench: Bench) -> None:
-    bench.samples.open_epoch()
+    bench.samples.follow(epoch=True)
     bench.look("forward", pages=5, pss_kib=7)
-    bench.samples.pause(True)
+    bench.samples.turn()
     bench.look("forward", pages=50, pss_kib=70)
-    bench.samples.pause(False)
-    read = bench.sampler._sample  # a sample during which an evaluation comes and goes
+    bench.samples.turn()
 
-    def slow_read() -> object:
-        sample = read()
-        bench.samples.pause(True)
-        bench.samples.pause(False)
-        return sample
+    def slow_read() -> int:  # an evaluation comes and goes meanwhile
+        bench.samples.turn()
+        bench.samples.turn()
+        return 99 * PAGE
 
-    bench.sampler._sample = slow_read  # type: ignore[method-assign, assignment]
-    bench.sampler.look()
+    bench.samples._readers[RESIDENT] = slow_read
+    bench.samples.look()
     assert bench.samples.by_phase["forward"].row()["peak_rss_bytes"] == 5 * PAGE
-    assert bench.samples.peak_proportional == 7 * 1024
-    assert bench.samples.count == 1
+    assert bench.samples.peaks["peak_pss_bytes"] == 7 * 1024
+    assert bench.samples.total.samples == 1
 
 
 def test_a_figure_that_fails_is_given_up_and_the_others_go_on(bench: Bench) -> None:
-    bench.samples.open_epoch()
+    bench.samples.follow(epoch=True)
     bench.api.missing = ("nvmlDeviceGetPowerUsage",)
     bench.look("forward", percent=30)
     bench.api.missing = ()
@@ -110,4 +107,4 @@ def test_the_page_table_is_walked_less_often_where_that_takes_long(bench: Bench)
         patch.setattr("harness.runtime.meters.time.thread_time", lambda: next(clock))
         bench.look("")
         bench.look("")
-    assert bench.sampler.pss_interval_s == pytest.approx(0.05 / PSS_SHARE)
+    assert bench.samples.pss_interval_s == pytest.approx(0.05 / PSS_SHARE)

@@ -369,93 +369,66 @@ def _captured(work: Callable[[], Any], hosts: Sequence[Tensor]) -> Any:
     return result
 
 
-class FakeKind(DeviceKind):
-    """What the project asks of the device, beside operations on tensors.
+def fake_kind(*, gloo_reads: bool) -> DeviceKind:
+    """Return what the project asks of the device, beside operations on tensors.
 
     `gloo_reads`: gloo sends the device's tensors, as NCCL would; else they are staged, as by several ranks on one GPU.
     """
+    return DeviceKind(
+        has_streams=True,
+        gloo_reads=gloo_reads,
+        has_allocator=True,
+        device=lambda local_rank: register(),
+        pinned=lambda *shape, dtype: memory.pin(torch.empty(shape, dtype=dtype)),
+        upload=_upload,
+        synchronize=_synchronize,
+        event=FakeEvent,
+        new_stream=FakeStream,
+        current_stream=lambda: current_stream(),
+        on=_on,
+        hold=_hold,
+        graph=FakeGraph,
+        capture=_capture,
+        generator=lambda device, seed: torch.Generator().manual_seed(seed),  # draws are made by the host's
+        reserved=lambda device: memory.bytes(),
+        peak=lambda device: memory.bytes(),
+        reset_peak=lambda device: None,
+        give_back=lambda: None,
+    )
 
-    has_streams = True
-    has_allocator = True
 
-    def __init__(self, *, gloo_reads: bool) -> None:
-        self.gloo_reads = gloo_reads
+def _upload(host: Tensor, device: torch.device) -> Tensor:
+    pinned = host if memory.is_pinned(host) else memory.pin(host.clone())
+    return pinned.to(device, non_blocking=True)
 
-    def device(self, local_rank: int) -> torch.device:
-        """See `DeviceKind`."""
-        return register()
 
-    def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """See `DeviceKind`."""
-        return memory.pin(torch.empty(shape, dtype=dtype))
+def _synchronize() -> None:
+    note_wait("synchronize")
+    order.waited_for_all()
 
-    def upload(self, host: Tensor, device: torch.device) -> Tensor:
-        """See `DeviceKind`."""
-        pinned = host if memory.is_pinned(host) else memory.pin(host.clone())
-        return pinned.to(device, non_blocking=True)
 
-    def synchronize(self) -> None:
-        """See `DeviceKind`."""
-        note_wait("synchronize")
-        order.waited_for_all()
+@contextmanager
+def _on(stream: FakeStream) -> Iterator[None]:
+    before, _streams.now = current_stream(), stream
+    try:
+        yield
+    finally:
+        _streams.now = before
 
-    def event(self) -> FakeEvent:
-        """See `DeviceKind`."""
-        return FakeEvent()
 
-    def new_stream(self) -> FakeStream:
-        """See `DeviceKind`."""
-        return FakeStream()
+def _hold(tensor: Tensor) -> None:
+    assert is_fake(tensor)
+    memory.hold(tensor)
 
-    def current_stream(self) -> FakeStream:
-        """See `DeviceKind`."""
-        return current_stream()
 
-    @contextmanager
-    def on(self, stream: FakeStream) -> Iterator[None]:
-        """See `DeviceKind`."""
-        before, _streams.now = self.current_stream(), stream
-        try:
-            yield
-        finally:
-            _streams.now = before
-
-    def hold(self, tensor: Tensor) -> None:
-        """See `DeviceKind`."""
-        assert is_fake(tensor)
-        memory.hold(tensor)
-
-    def graph(self) -> FakeGraph:
-        """See `DeviceKind`."""
-        return FakeGraph()
-
-    @contextmanager
-    def capture(self, graph: FakeGraph) -> Iterator[None]:
-        """See `DeviceKind`."""
-        _capturing.append(graph)
-        try:
-            yield
-        finally:
-            _capturing.remove(graph)
-            graph.undo()
-
-    def generator(self, device: torch.device, seed: int) -> torch.Generator:
-        """See `DeviceKind`; draws are made by the host's."""
-        return torch.Generator().manual_seed(seed)
-
-    def reserved(self, device: torch.device) -> int:
-        """See `DeviceKind`."""
-        return memory.bytes()
-
-    def peak(self, device: torch.device) -> int:
-        """See `DeviceKind`."""
-        return memory.bytes()
-
-    def reset_peak(self, device: torch.device) -> None:
-        """See `DeviceKind`."""
-
-    def give_back(self) -> None:
-        """See `DeviceKind`."""
+@contextmanager
+def _capture(graph: FakeGraph) -> Iterator[None]:
+    _capturing.append(graph)
+    try:
+        yield
+    finally:
+        _capturing.remove(graph)
+        graph.undo()
 
 
 _default_stream, _streams = FakeStream(), threading.local()
@@ -475,7 +448,7 @@ def on_default_stream() -> bool:
 def in_place_of_cuda(*, gloo_reads: bool = True) -> Iterator[torch.device]:
     """Have `device: cuda` be this one in the context."""
     before = dict(KINDS)
-    device, kind = register(), FakeKind(gloo_reads=gloo_reads)
+    device, kind = register(), fake_kind(gloo_reads=gloo_reads)
     KINDS.update(cuda=kind, fake=kind)
     try:
         yield device
