@@ -108,8 +108,8 @@ class ForkServer:
 
     def fork(self, argument: str, env: Mapping[str, str], placement: Placement, log: int, stdin: int) -> int:
         """Start a rank with this environment and descriptors, as this process's child; NoWarmStart if it cannot."""
-        where = {"cores": placement.cores, "cwd": os.getcwd()}
         handed = [stdin, log] if placement.namespace is None else [stdin, log, placement.namespace]
+        where = {"cores": placement.cores, "cwd": os.getcwd()}
         request = {"worker": self.worker, "argument": argument, "env": dict(env), **where}
         try:
             self.wait()
@@ -165,10 +165,9 @@ def fork_server(worker: str, env: Mapping[str, str]) -> ForkServer:
 def preload(kernels: Versions | None) -> None:
     """Have servers of this process load these compiled kernels (None: all); one that loaded others is ended."""
     global _kernels
-    if kernels != _kernels:
-        if _server is None or _kernels != {} or not _server.load(kernels):
-            end_fork_server()
-        _kernels = kernels
+    if kernels != _kernels and not (_server is not None and _kernels == {} and _server.load(kernels)):
+        end_fork_server()
+    _kernels = kernels
 
 
 @atexit.register

@@ -166,7 +166,6 @@ def _cgroup_files(proc: Path, cgroups: Path, controller: str, *, v1: str, v2: st
 
 
 def _read(path: Path) -> str:
-    try:
+    with suppress(OSError):
         return path.read_text()
-    except OSError:
-        return ""
+    return ""

@@ -178,10 +178,9 @@ def loopback() -> str:
 
 def is_loopback(address: str) -> bool:
     """Return whether only this machine reaches `address`; False for what is no IP address."""
-    try:
+    with suppress(ValueError):
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
+    return False
 
 
 class ProgressTail:
@@ -192,12 +191,10 @@ class ProgressTail:
 
     def new(self) -> list[dict[str, Any]]:
         """Return the new events, oldest first; a line still being written comes at a later call."""
-        try:
-            with self._path.open("rb") as stream:
-                stream.seek(self._offset)
-                chunk = stream.read()
-        except FileNotFoundError:
-            return []
+        chunk = b""
+        with suppress(FileNotFoundError), self._path.open("rb") as stream:
+            stream.seek(self._offset)
+            chunk = stream.read()
         self._offset += len(chunk)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         return [event for line in lines if (event := json_object(line)) is not None]
@@ -236,25 +233,20 @@ class Latest:
 
 def read_rank(out: Path, rank: int) -> dict[str, Any] | None:
     """Return what `rank` wrote at its end, or None if it wrote nothing readable."""
-    try:
+    with suppress(OSError):
         written = json_object((out / f"rank{rank}.json").read_bytes())
-    except OSError:
-        return None
-    return written if written is not None and isinstance(written.get("status"), str) else None
+        return written if written is not None and isinstance(written.get("status"), str) else None
+    return None
 
 
 def read_ended_epochs(out: Path, rank: int) -> list[dict[str, Any]]:
     """Return the rows of the epochs that `rank`, which wrote no report, had kept; no line that a record cannot have."""
-    try:
-        lines = (out / f"epochs-{rank}.jsonl").read_bytes().splitlines()
-    except OSError:
-        return []
     rows = []
-    for row in filter(None, map(json_object, lines)):
-        with suppress(ValidationError):
-            _Epoch.model_validate(row)
-            if odd_number(row) is None:
-                rows.append(row)
+    with suppress(OSError):
+        for row in filter(None, map(json_object, (out / f"epochs-{rank}.jsonl").read_bytes().splitlines())):
+            with suppress(ValidationError):
+                _Epoch.model_validate(row)
+                rows += [row] if odd_number(row) is None else []
     return rows
 
 
@@ -265,16 +257,13 @@ def log_path(out: Path, rank: int) -> Path:
 
 def log_tail(out: Path, rank: int, limit: int = LOG_BYTES) -> str:
     """Return at most the last `limit` bytes of a rank's output, from the start of a line."""
-    try:
-        with log_path(out, rank).open("rb") as stream:
-            size = stream.seek(0, 2)
-            stream.seek(max(0, size - limit))
-            data = stream.read()
-    except OSError:
-        return ""
-    if size > limit:
-        data = data.partition(b"\n")[2]
-    return data.decode("utf-8", errors="replace")
+    with suppress(OSError), log_path(out, rank).open("rb") as stream:
+        size = stream.seek(0, 2)
+        stream.seek(max(0, size - limit))
+        if size > limit:
+            stream.readline()
+        return stream.read().decode("utf-8", errors="replace")
+    return ""
 
 
 def group_log(out: Path, ranks: Sequence[int]) -> str:
@@ -344,16 +333,14 @@ def clean_scratch() -> None:
     """Remove what killed processes of this user left, those that are seen from here, and no others'."""
     for path in Path(tempfile.gettempdir()).glob("harness-*"):
         found = _SCRATCH.fullmatch(path.name)
-        if found is None or int(found[1]) != _pid_space() or start_time(int(found[2])) == int(found[3]):
-            continue
-        with suppress(OSError):
-            if path.lstat().st_uid == os.getuid():
-                shutil.rmtree(path)
+        if found and int(found[1]) == _pid_space() and start_time(int(found[2])) != int(found[3]):
+            with suppress(OSError):
+                if path.lstat().st_uid == os.getuid():
+                    shutil.rmtree(path)
 
 
 def _pid_space() -> int:
     # Process ids of another container say nothing here, so that names of directories have the ids' namespace.
-    try:
+    with suppress(OSError):
         return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return 0
+    return 0
