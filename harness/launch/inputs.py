@@ -273,16 +273,13 @@ def on_todays_data(
     store: ResultStore,
     data_dir: Path | None = None,
     cache: Path | None = None,
-    *,
-    build: bool = True,
-    wanted: Collection[TrialConfig] | None = None,
+    making: Collection[TrialConfig] = (),
     report: Report = lambda text: None,
 ) -> tuple[list[TrialConfig], list[str]]:
     """Return the trials, those with a record of other data as trials of today's, and lines for the user.
 
-    Looks at what is prepared already. `build`: data whose files are not those that a record is of are prepared, to see
-    whether their content is, and partitions of changed data, or given by a file, are made; for those trials only that
-    are `wanted` (None: all).
+    Looks at what is prepared already. For the trials of `making` data whose files are not those that a record is of are
+    prepared, to see whether their content is, and partitions of changed data, or given by a file, are made.
     """
     from harness.results.record_store import records_under
 
@@ -292,7 +289,6 @@ def on_todays_data(
     records = {id_: record for id_, record in found.items() if record is not None}
     if not records:
         return list(trials), []
-    making = (trials if wanted is None else wanted) if build else ()
     data, splits = {trial.dataset.model_dump_json() for trial in making}, {_read_by(trial) for trial in making}
     today = _TodaysData(InputCache(data_dir, cache, apart=True), data, splits, report)
     settled = [today.settled(trial, records[trial.id]) if trial.id in records else trial for trial in trials]

@@ -281,7 +281,7 @@ def run_suite(
             every = list({trial.id: trial for trial in (*(before.trials if before else ()), *trials)}.values())
         else:
             every = expand(suite, device=trials[0].device if trials else None, data_dir=options.data_dir)
-        today, _ = on_todays_data(every, store, options.data_dir, options.cache, build=False)
+        today, _ = on_todays_data(every, store, options.data_dir, options.cache)
         store.keep_suite(kept(suite, today))
         request = request_of(trials, store, leases, options)
         queue = TrialQueue(store, leases, Slots(options.jobs, options.together), request, trials, on.nodes)

@@ -14,6 +14,7 @@ import pytest
 from launch.tiny import write_ring, write_suite
 
 from harness.cli import main
+from harness.cli.command_options import SuiteOptions
 from harness.launch import machines
 from harness.launch.hardware import Capacity
 from harness.suite.expand import expand
@@ -124,7 +125,7 @@ def test_run_plan_and_resume(home: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_trials_of_changed_data_are_found_by_the_ids_in_the_suite_too(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker node without the results knows no other ids. Only what is asked for is looked at in new files."""
     trial = expand(load_suite(Path("tiny.yaml")))[1]
@@ -132,13 +133,13 @@ def test_trials_of_changed_data_are_found_by_the_ids_in_the_suite_too(
     wanted: list[list[str]] = []
 
     def look(trials: list[TrialConfig], *rest: object, **options: Any) -> tuple[list[TrialConfig], list[str]]:
-        wanted.append([own.id for own in options["wanted"]])
+        wanted.append([own.id for own in options["making"]])
         return [changed if own.id == trial.id else own for own in trials], []
 
     monkeypatch.setattr("harness.launch.inputs.on_todays_data", look)
     for own in (trial, changed):
-        code, out, _ = harness(capsys, "plan", "tiny.yaml", "--only", f"id={own.id}")
-        assert (code, out.splitlines()[1].split()[0]) == (0, changed.id)
+        _, found = SuiteOptions(Path("tiny.yaml"), only=f"id={own.id}").select()
+        assert [each.id for each in found] == [changed.id]
     assert wanted == [[trial.id], []]
 
 

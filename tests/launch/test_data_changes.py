@@ -42,7 +42,7 @@ class Bench:
 
     def trials(self, *, build: bool = True) -> tuple[list[TrialConfig], list[str]]:
         every = expand(self.suite, data_dir=self.data)
-        return on_todays_data(every, self.store, self.data, self.cache, build=build)
+        return on_todays_data(every, self.store, self.data, self.cache, every if build else ())
 
     def run(self) -> list[str]:
         """Run what is left and return what was said."""
@@ -130,16 +130,16 @@ def test_what_is_asked_for_is_made_and_told_and_nothing_else(bench: Bench, monke
         return [trial.data and trial.data[:16] for trial in trials]
 
     monkeypatch.setattr("harness.data.registry.prepare", fail := Unwanted())
-    assert look(wanted=[]) == look(build=False) == [None, None]
+    assert look() == [None, None]
     monkeypatch.undo()
     assert (fail.calls, told) == (0, [])
-    first, second = look(wanted=every[:1])
+    first, second = look(making=every[:1])
     assert (len(first or ""), second) == (16, None)
     assert told.pop() == "partitioning ring into 2 (chunk)"
     made = sorted(bench.cache.rglob("*"))
-    assert look(build=False) == look(wanted=every[:1]) == [first, None]
+    assert look() == look(making=every[:1]) == [first, None]
     assert sorted(bench.cache.rglob("*")) == made
-    assert look() == [first, first]
+    assert look(making=every) == [first, first]
     assert told[-1] == "partitioning ring into 3 (chunk)"
 
 
