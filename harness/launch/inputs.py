@@ -114,7 +114,6 @@ class InputCache:
     """
 
     data_dir: Path | None = None
-    cache: Path | None = None
     apart: bool = False
     known: Remembered = field(default_factory=Remembered)
 
@@ -130,19 +129,19 @@ class InputCache:
         """Return where a data set lies prepared; None if it does not: nothing is built."""
         from harness.data.registry import find_prepared
 
-        return find_prepared(spec, data_dir=self.data_dir, cache=self.cache)
+        return find_prepared(spec, data_dir=self.data_dir)
 
     def found_partition(self, trial: TrialConfig, graph: Path) -> PartitionPaths | None:
         """Return where the partition of a prepared data set lies; None if there is none yet: nothing is built."""
         from harness.data.partition.cached import find_partitioned
 
-        return find_partitioned(graph, trial.partition, **_split(trial), cache=self.cache)
+        return find_partitioned(graph, trial.partition, **_split(trial))
 
     def make_partition(self, trial: TrialConfig, graph: Path, **options: Any) -> PartitionPaths:
         """Partition a prepared data set, if that is not done yet."""
         from harness.data.partition.cached import ensure_partitioned
 
-        return ensure_partitioned(graph, trial.partition, **_split(trial), cache=self.cache, **options)
+        return ensure_partitioned(graph, trial.partition, **_split(trial), **options)
 
     def _make(self, trial: TrialConfig, report: Report) -> TrialInputs:
         from harness.data.partition.cached import partition_fingerprint, partition_table
@@ -190,9 +189,8 @@ class InputCache:
             report(doing := event["text"])
 
         with scratch() as folder:
-            job = folder / "job.json"
-            places = [None if each is None else str(each) for each in (self.data_dir, self.cache)]
-            job.write_text(json.dumps([trial.model_dump(mode="json"), partitioned, *places]))
+            job, data_dir = folder / "job.json", self.data_dir and str(self.data_dir)
+            job.write_text(json.dumps([trial.model_dump(mode="json"), partitioned, data_dir]))
             # Cold: a fork server has the threads of ranks, and its pages would count for what is killed.
             ranks, worker = placements_of(range(1), 1), "harness.launch.inputs"
             group = run_group(job, ranks, threads=cores(), timeout_s=math.inf, on_progress=note, worker=worker)
@@ -215,23 +213,23 @@ class InputCache:
 
         def make() -> Path:
             report(f"{PREPARING} {trial.dataset.name}")
-            return prepare(trial.dataset, data_dir=self.data_dir, cache=self.cache, report=report)
+            return prepare(trial.dataset, data_dir=self.data_dir, report=report)
 
         return self.known.once(trial.dataset.model_dump_json(), make)
 
 
-def missing_data(spec: DatasetSpec, data_dir: Path | None, cache: Path | None) -> DataUnavailable | None:
+def missing_data(spec: DatasetSpec, data_dir: Path | None) -> DataUnavailable | None:
     """Return why a data set cannot be had without a download, or None if it can; nothing is built or read."""
     from harness.caches import cache_root
     from harness.data.catalog import published
     from harness.data.registry import find_source, prepare
 
     entry = published().get(spec.name)
-    if entry is None or find_source(spec.name, entry, data_dir, (cache or cache_root()) / "raw" / spec.name):
+    if entry is None or find_source(spec.name, entry, data_dir, cache_root() / "raw" / spec.name):
         return None
     try:
         # Without files it can only find what it prepared before.
-        prepare(spec, data_dir=data_dir, cache=cache)
+        prepare(spec, data_dir=data_dir)
     except DataUnavailable as missing:
         return missing
     return None
@@ -244,8 +242,7 @@ def main(job: Path) -> None:
     if sys.platform == "linux":
         # A partitioner may hold the interpreter for minutes, so that no thread could see the runner's end.
         libc("prctl", _PARENT_DEATH, signal.SIGKILL)
-    config, partitioned, *places = json.loads(job.read_text())
-    data_dir, cache = (None if each is None else Path(each) for each in places)
+    config, partitioned, data_dir = json.loads(job.read_text())
 
     def report(text: str) -> None:
         with job.with_name("progress.jsonl").open("a") as stream:
@@ -253,7 +250,7 @@ def main(job: Path) -> None:
 
     end: dict[str, Any] = {"status": "error"}
     try:
-        inputs, trial = InputCache(data_dir, cache), TrialConfig.model_validate(config)
+        inputs, trial = InputCache(data_dir and Path(data_dir)), TrialConfig.model_validate(config)
         (inputs.get if partitioned else inputs.graph)(trial, report)
         end["status"] = "ok"
     except DataUnavailable as missing:
@@ -272,7 +269,6 @@ def on_todays_data(
     trials: Sequence[TrialConfig],
     store: ResultStore,
     data_dir: Path | None = None,
-    cache: Path | None = None,
     making: Collection[TrialConfig] = (),
     report: Report = lambda text: None,
 ) -> tuple[list[TrialConfig], list[str]]:
@@ -290,7 +286,7 @@ def on_todays_data(
     if not records:
         return list(trials), []
     data, splits = {trial.dataset.model_dump_json() for trial in making}, {_read_by(trial) for trial in making}
-    today = _TodaysData(InputCache(data_dir, cache, apart=True), data, splits, report)
+    today = _TodaysData(InputCache(data_dir, apart=True), data, splits, report)
     settled = [today.settled(trial, records[trial.id]) if trial.id in records else trial for trial in trials]
     # Trials without a record that read the same become other trials than older ones too: seeds stay one cell.
     new = {_read_by(trial): trial.data for trial in settled if trial.data}
@@ -355,10 +351,8 @@ class _TodaysData:
         from harness.data.registry import generators, prepared_name
 
         spec, key, inputs = trial.dataset, trial.dataset.model_dump_json(), self.inputs
-        where = {"data_dir": inputs.data_dir, "cache": inputs.cache}
-        found, name = inputs.known.once(
-            ("found", key), lambda: (inputs.found_graph(spec), prepared_name(spec, **where))
-        )
+        found = inputs.known.once(("found", key), lambda: inputs.found_graph(spec))
+        name = inputs.known.once(("name", key), lambda: prepared_name(spec, data_dir=inputs.data_dir))
         same_files = name in (None, record["dataset"].get("prepared")) or spec.name in generators()
         if found is not None or same_files:
             return found

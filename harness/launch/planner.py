@@ -142,7 +142,7 @@ class _Planner:
     _tables: dict[str, tuple[Table | None, Table | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._inputs = InputCache(self.options.data_dir, self.options.cache)
+        self._inputs = InputCache(self.options.data_dir)
         for record in self.records.values():
             if record.partition:
                 trial = TrialConfig.model_validate(record.config)
@@ -173,9 +173,8 @@ class _Planner:
         if is_done(status, self.options):
             return "done", None, None
         once, data, network = self._inputs.known.once, trial.dataset, trial.network
-        directories = self.options.data_dir, self.options.cache
         # In a list: an error that is found is raised.
-        missing = once(("missing", data.model_dump_json()), lambda: [missing_data(data, *directories)])[0]
+        missing = once(("missing", data.model_dump_json()), lambda: [missing_data(data, self.options.data_dir)])[0]
         if missing is not None:
             return "skip", missing.reason, missing.command
         if network is not None and (reason := once(network, lambda: why_not(network))) is not None:

@@ -281,12 +281,12 @@ def run_suite(
             every = list({trial.id: trial for trial in (*(before.trials if before else ()), *trials)}.values())
         else:
             every = expand(suite, device=trials[0].device if trials else None, data_dir=options.data_dir)
-        today, _ = on_todays_data(every, store, options.data_dir, options.cache)
+        today, _ = on_todays_data(every, store, options.data_dir)
         store.keep_suite(kept(suite, today))
         request = request_of(trials, store, leases, options)
         queue = TrialQueue(store, leases, Slots(options.jobs, options.together), request, trials, on.nodes)
         shown.suite_started(len(trials), len(trials) - len(queue.left))
-        inputs = InputCache(options.data_dir, options.cache, apart=True)
+        inputs = InputCache(options.data_dir, apart=True)
         gc.freeze()  # what is known of the suite stays, so that a collection looks through little
         try:
             reference = SpeedReference(store.directory)

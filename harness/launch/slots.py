@@ -43,8 +43,7 @@ class RunOptions:
 
     retry: frozenset[str] = frozenset()  # statuses whose trials run again
     fresh: bool = False  # all selected trials run again
-    data_dir: Path | None = None  # where data is looked up, and
-    cache: Path | None = None  # kept; None: the environment's
+    data_dir: Path | None = None  # where data is looked up; None: the environment's
     warm: bool = True  # ranks are forked by a process that has imported what they need, where that is possible
     worker: str = WORKER  # the module every rank runs
     jobs: int = 1

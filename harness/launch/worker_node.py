@@ -43,7 +43,7 @@ def take_part(
         show(f"joined the run at {coordinator.cluster.endpoint}")
         ranks = OneMachine(suite.timeouts, options.worker, options.warm, coordinator.cluster.nodes, audit=options.audit)
         ranks.warm_up(trials, show)
-        inputs = InputCache(options.data_dir, options.cache, apart=True)
+        inputs = InputCache(options.data_dir, apart=True)
         info = NodeInfo.here(uuid.uuid4().hex, coordinator.address)
         by_id = {trial.of_any_data.id: trial for trial in trials}
         return WorkerNode(coordinator, by_id, ranks, inputs, info, show).take_part()
