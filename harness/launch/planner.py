@@ -210,49 +210,44 @@ def estimate(
     """Return what each rank needs at most, by the tables that are known, and what the method says of its options."""
     method, spec, parts = METHODS.load(trial.method.name, trial.plugin), trial.train, trial.partition.parts
     inductive = is_inductive(trial)
-    rows = [] if train is None else _ranks(train)
-    totals = [sum(row[key] for row in rows) for key in ("inner", "edges")]
-    nodes, edges = totals if rows else (graph.nodes, graph.edges)
-    cases = []
-    for rank in range(parts):
-        part = _part(graph, parts, rank, train)
-        cases.append(
-            MemoryCase(
-                train=part,
-                evaluated=_part(graph, parts, rank, full if inductive else train) if spec.scored else None,
-                train_nodes=rows[rank]["train_nodes"] if rows else part.inner,
-                nodes=nodes,
-                edges=edges,
-                model=model,
-                parts=parts,
-                itemsize=spec.itemsize,
-                rounded=spec.precision == "bf16",
-                moments=optimizer_of(spec, trial.plugins.get("optimizer")).moments,
-                inductive=inductive,
-                multilabel=graph.multilabel,
-                cuda=trial.device == "cuda",
-                torch_engine=uses_torch(spec.spmm, trial.device),
-                threads=threads_of(trial),
-                evaluation_mib=spec.evaluation_mib,
-            )
+    trained, evaluated = (_parts(graph, parts, table) for table in (train, full if inductive else train))
+    totals = sum(part.inner for part in trained), sum(part.edges for part in trained)
+    nodes, edges = totals if train else (graph.nodes, graph.edges)
+    cases = [
+        MemoryCase(
+            train=trained[rank],
+            evaluated=evaluated[rank] if spec.scored else None,
+            train_nodes=train[rank]["train_nodes"] if train else trained[rank].inner,
+            nodes=nodes,
+            edges=edges,
+            model=model,
+            parts=parts,
+            itemsize=spec.itemsize,
+            rounded=spec.precision == "bf16",
+            moments=optimizer_of(spec, trial.plugins.get("optimizer")).moments,
+            inductive=inductive,
+            multilabel=graph.multilabel,
+            cuda=trial.device == "cuda",
+            torch_engine=uses_torch(spec.spmm, trial.device),
+            threads=threads_of(trial),
+            evaluation_mib=spec.evaluation_mib,
         )
+        for rank in range(parts)
+    ]
     options = method.Options(**trial.method.options)
     said = dict.fromkeys(line for case in cases for line in method.foreseen(options, case))
     return tuple(method.memory(options, case) for case in cases), tuple(said)
 
 
-def _part(graph: DatasetInfo, parts: int, rank: int, table: Table | None) -> PartSize:
-    if table is not None:
-        row = _ranks(table)[rank]
-        return PartSize(row["inner"], row["boundary"], row["edges"], row["edges_cut"])
+def _parts(graph: DatasetInfo, parts: int, table: Table | None) -> list[PartSize]:
+    """Return the parts' sizes; where they are not known, of balanced parts whose boundary is as large as it can be."""
+    if table:
+        rows = [row for row in table if row["part"] != "total"]
+        return [PartSize(row["inner"], row["boundary"], row["edges"], row["edges_cut"]) for row in rows]
     inner, edges = -(-graph.nodes // parts), -(-graph.edges // parts)
     boundary = min(graph.nodes - inner, edges)
     # A sample keeps most edges if every boundary node has one.
-    return PartSize(inner, boundary, edges, boundary)
-
-
-def _ranks(table: Table) -> list[Mapping[str, Any]]:
-    return [row for row in table if row["part"] != "total"]
+    return [PartSize(inner, boundary, edges, boundary)] * parts
 
 
 def shortage(memory: Sequence[Components], device: str, has: Capacity) -> Shortage | None:
