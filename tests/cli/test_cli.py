@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -31,7 +32,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_suite(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
     monkeypatch.setenv("COLUMNS", "200")
     real = machines.run_group
     monkeypatch.setattr(
