@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from harness.deferred import torch
 from harness.errors import UserError
 from harness.gpus import usable_gpus, why_unusable
@@ -33,8 +35,6 @@ class Capacity:
 
 def capacity() -> Capacity:
     """Return this machine's capacity: its memory or the limit of this process's cgroup, and each GPU's."""
-    import psutil
-
     memory, gpus = psutil.virtual_memory().total, usable_gpus()
     sizes, names = (tuple(gpu.memory for gpu in gpus), tuple(gpu.name for gpu in gpus))
     return Capacity(min(memory, memory_limit() or memory), sizes, names=names)

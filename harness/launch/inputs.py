@@ -19,8 +19,19 @@ from collections.abc import Callable, Collection, Hashable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from harness.caches import cache_root
+from harness.data.catalog import published
+from harness.data.partition.cached import (
+    PartitionPaths,
+    ensure_partitioned,
+    find_partitioned,
+    partition_fingerprint,
+    partition_table,
+)
+from harness.data.prepared import fingerprint, open_graph
+from harness.data.registry import dataset_info, find_prepared, find_source, generators, prepare, prepared_name
 from harness.errors import DataUnavailable, UserError
 from harness.files import RECORD, read_object
 from harness.launch.group import run_group
@@ -28,12 +39,9 @@ from harness.launch.hardware import cores
 from harness.launch.namespaces import libc
 from harness.launch.process import placements_of, scratch
 from harness.results.record import Status
+from harness.results.record_store import ResultStore, records_under
 from harness.spec import DatasetSpec
 from harness.suite.schema import TrialConfig
-
-if TYPE_CHECKING:
-    from harness.data.partition.cached import PartitionPaths
-    from harness.results.record_store import ResultStore
 
 T = TypeVar("T")
 Report = Callable[[str], None]
@@ -74,8 +82,6 @@ class NotPrepared(Exception):  # noqa: N818 - what happened, and to whom, not a 
 
 def is_inductive(trial: TrialConfig) -> bool:
     """Return whether training sees the training subgraph only: the suite says so, or else the data set does."""
-    from harness.data.registry import dataset_info
-
     asked = trial.train.inductive
     return dataset_info(trial.dataset).inductive if asked is None else asked
 
@@ -127,26 +133,17 @@ class InputCache:
 
     def found_graph(self, spec: DatasetSpec) -> Path | None:
         """Return where a data set lies prepared; None if it does not: nothing is built."""
-        from harness.data.registry import find_prepared
-
         return find_prepared(spec, data_dir=self.data_dir)
 
     def found_partition(self, trial: TrialConfig, graph: Path) -> PartitionPaths | None:
         """Return where the partition of a prepared data set lies; None if there is none yet: nothing is built."""
-        from harness.data.partition.cached import find_partitioned
-
         return find_partitioned(graph, trial.partition, **_split(trial))
 
     def make_partition(self, trial: TrialConfig, graph: Path, **options: Any) -> PartitionPaths:
         """Partition a prepared data set, if that is not done yet."""
-        from harness.data.partition.cached import ensure_partitioned
-
         return ensure_partitioned(graph, trial.partition, **_split(trial), **options)
 
     def _make(self, trial: TrialConfig, report: Report) -> TrialInputs:
-        from harness.data.partition.cached import partition_fingerprint, partition_table
-        from harness.data.prepared import fingerprint, open_graph
-
         report = self._make_missing(trial, report, partitioned=True)
         directory = self._graph(trial, report)
         report(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
@@ -209,8 +206,6 @@ class InputCache:
         raise error
 
     def _graph(self, trial: TrialConfig, report: Report) -> Path:
-        from harness.data.registry import prepare
-
         def make() -> Path:
             report(f"{PREPARING} {trial.dataset.name}")
             return prepare(trial.dataset, data_dir=self.data_dir, report=report)
@@ -220,10 +215,6 @@ class InputCache:
 
 def missing_data(spec: DatasetSpec, data_dir: Path | None) -> DataUnavailable | None:
     """Return why a data set cannot be had without a download, or None if it can; nothing is built or read."""
-    from harness.caches import cache_root
-    from harness.data.catalog import published
-    from harness.data.registry import find_source, prepare
-
     entry = published().get(spec.name)
     if entry is None or find_source(spec.name, entry, data_dir, cache_root() / "raw" / spec.name):
         return None
@@ -277,8 +268,6 @@ def on_todays_data(
     Looks at what is prepared already. For the trials of `making` data whose files are not those that a record is of are
     prepared, to see whether their content is, and partitions of changed data, or given by a file, are made.
     """
-    from harness.results.record_store import records_under
-
     recorded = {path.name.partition(".")[0]: path / "record.json" for path in records_under(store.directory)}
     # A record that is damaged is reported by the command that needs it.
     found = {trial.id: read_object(recorded[trial.id], RECORD) for trial in trials if trial.id in recorded}
@@ -324,8 +313,6 @@ class _TodaysData:
 
     def settled(self, trial: TrialConfig, record: dict[str, Any]) -> TrialConfig:
         """Return `trial`, or it on today's data if its record is of other data."""
-        from harness.data.prepared import fingerprint
-
         was = (record.get("dataset") or {}).get("fingerprint"), record.get("partition_fingerprint")
         if was[0] is None:
             self._old += record.get("status") == "ok"
@@ -348,8 +335,6 @@ class _TodaysData:
 
     def _graph(self, trial: TrialConfig, record: dict[str, Any]) -> Path | None:
         """Return where the data set of today is prepared; None if it is that of the record, or cannot be had."""
-        from harness.data.registry import generators, prepared_name
-
         spec, key, inputs = trial.dataset, trial.dataset.model_dump_json(), self.inputs
         found = inputs.known.once(("found", key), lambda: inputs.found_graph(spec))
         name = inputs.known.once(("name", key), lambda: prepared_name(spec, data_dir=inputs.data_dir))
@@ -366,7 +351,6 @@ class _TodaysData:
 
     def _partition(self, trial: TrialConfig, graph: Path) -> str | None:
         """Return the fingerprint of today's partition; None if there is none yet."""
-        from harness.data.partition.cached import partition_fingerprint
 
         def look() -> str | None:
             paths = self.inputs.found_partition(trial, graph)

@@ -8,6 +8,7 @@ process id. See docs/design/networks.md.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import socket
@@ -39,8 +40,6 @@ def inside(namespace: int) -> tuple[str, ...]:
 
 def enter(namespace: int) -> None:
     """Enter a network namespace, as `ip netns exec` does, and close its descriptor; OSError if one thread cannot."""
-    import fcntl
-
     owner = fcntl.ioctl(namespace, _GET_OWNER)
     is_users = os.fstat(owner).st_ino != os.stat("/proc/self/ns/user").st_ino  # root needs no user namespace
     if is_users:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from harness.data.catalog import DatasetInfo
+from harness.data.partition.cached import partition_table
 from harness.data.registry import dataset_info
 from harness.files import size_text
 from harness.gpus import why_unusable
@@ -183,8 +184,6 @@ class _Planner:
 
     def _partition_tables(self, trial: TrialConfig, graph: Path | None) -> tuple[Table | None, Table | None]:
         """Return the tables of the partitions that are trained and evaluated on, as far as they are known."""
-        from harness.data.partition.cached import partition_table
-
         key = _split_key(trial)
         known = self._tables.get(key, (None, None))
         if key not in self._tables or (is_inductive(trial) and known[1] is None):

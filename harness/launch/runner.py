@@ -23,7 +23,7 @@ from harness.launch.machines import OneMachine, SpeedReference, TrialJob, explai
 from harness.launch.process import Latest, clean_scratch
 from harness.launch.runner_process import FAILED, INTERRUPTED, OK
 from harness.launch.slots import Request, RunOptions, Slots, TrialQueue, Turn, is_done
-from harness.results.environment import Measurement
+from harness.results.environment import Measurement, collect
 from harness.results.leases import Leases, Runner
 from harness.results.record import Record, Status, epoch_rows, unlike, without_epochs
 from harness.results.record_store import ResultStore, kept, kept_suites
@@ -268,8 +268,6 @@ def run_suite(
     earlier), and 130 if the user interrupted the run.
     Raises UserError for a mistake that concerns the whole suite.
     """
-    from harness.results.environment import collect
-
     on = machine or OneMachine(suite.timeouts, options.worker, options.warm, audit=options.audit)
     check_device(trials, on.nodes)
     with store.runner() as me:
