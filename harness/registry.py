@@ -186,18 +186,15 @@ class Registry(Generic[T]):
 
 
 class Catalogue:
-    """What a suite can name: what its plugins bring (`sources`) and installed ones. Each name is resolved once."""
+    """What a suite can name: what its plugins bring (`sources`) and installed ones."""
 
     def __init__(self, sources: Plugins) -> None:
         self.sources = sources
-        self._found: dict[PluginKey, Found[Any]] = {}
+        self._find = cache(lambda registry, name: registry.find(name, sources))
 
     def find(self, registry: Registry[T], name: str) -> Found[T]:
-        """Return what a name stands for; raises as `Registry.find`."""
-        key = registry.kind, name
-        if key not in self._found:
-            self._found[key] = registry.find(name, self.sources)
-        return self._found[key]
+        """Return what a name stands for, resolved once; raises as `Registry.find`."""
+        return cast(Found[T], self._find(registry, name))
 
 
 class _Point(NamedTuple):

@@ -271,12 +271,8 @@ def with_usual_numbers(trial: TrialConfig) -> TrialConfig:
     """Return the trial with the method's defaults for its numbers, which is of the same `shape`."""
     own = trial.method.options
     known = METHODS.load(trial.method.name).Options.option_defaults().items()
-    usual = {key: value for key, value in known if _is_number(value) and type(value) is type(own.get(key))}
+    usual = {key: value for key, value in known if type(value) in (int, float) and type(value) is type(own.get(key))}
     return trial.model_copy(update={"method": trial.method.model_copy(update={"options": own | usual})})
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def everything() -> list[TrialConfig]:
@@ -310,20 +306,13 @@ def shape(trial: TrialConfig) -> str:
     """Return what decides which kernels a trial calls with which types, and on what they depend, as a digest."""
     small = tiny(trial)
     config = small.model_dump(mode="json", include={"method", "model", "device"})
-    # Numbers among the options of a method or a model do not.
-    config["method"], config["model"] = map(_without_numbers, (config["method"], config["model"]))
+    # Numbers among the options of a method or a model decide nothing.
+    alike: Any = {"parse_int": lambda number: "int", "parse_float": lambda number: "float"}
+    config |= json.loads(json.dumps({key: config[key] for key in ("method", "model")}), **alike)
     train = small.train.model_dump(include={"precision", "spmm", "products", "inductive", "sampled_eval"})
     config |= {"train": train, "dataset": small.dataset.options, "parts": small.partition.parts}
     text = json.dumps([config, _code()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _without_numbers(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_numbers(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_numbers(inner) for inner in value]
-    return type(value).__name__ if _is_number(value) else value
 
 
 @cache

@@ -39,7 +39,7 @@ def inside(namespace: int) -> tuple[str, ...]:
 
 
 def enter(namespace: int) -> None:
-    """Enter a network namespace, as `ip netns exec` does, and close its descriptor; OSError if one thread cannot."""
+    """Enter a network namespace as `ip netns exec` does, in a process of one thread, and close its descriptor."""
     owner = fcntl.ioctl(namespace, _GET_OWNER)
     is_users = os.fstat(owner).st_ino != os.stat("/proc/self/ns/user").st_ino  # root needs no user namespace
     if is_users:
@@ -52,7 +52,7 @@ def enter(namespace: int) -> None:
     with suppress(OSError):  # root's mounts are locked in a user namespace: the new /sys covers the old one
         libc("umount2", b"/sys", _DETACH)
     libc("mount", b"harness", b"/sys", b"sysfs", 0, None)
-    if is_users:
+    if is_users:  # root of its own namespace has no capability outside, and needs none inside
         _keep(0)
 
 

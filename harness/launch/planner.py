@@ -206,7 +206,7 @@ def total(components: Components) -> int:
 def estimate(
     trial: TrialConfig, graph: DatasetInfo, model: Architecture, *, train: Table | None, full: Table | None
 ) -> tuple[tuple[Components, ...], tuple[str, ...]]:
-    """Return what each rank needs at most, by the tables that are known, and what the method says of its options."""
+    """Return what each rank needs at most, by the known tables of partitions, and the method's words on its options."""
     method, spec, parts = METHODS.load(trial.method.name, trial.plugin), trial.train, trial.partition.parts
     inductive = is_inductive(trial)
     trained, evaluated = (_parts(graph, parts, table) for table in (train, full if inductive else train))
@@ -266,7 +266,7 @@ def shortage(memory: Sequence[Components], device: str, has: Capacity) -> Shorta
 
 
 def require_means(trials: Sequence[TrialConfig], suite: Suite, machines: Capacity) -> None:
-    """Refuse what no such machines could begin, more ranks or larger weights than fit; UserError with a line each."""
+    """Refuse more ranks, or larger weights, than such machines can begin with; UserError with a line for each."""
     each = machines.machine // PROCESS_BYTES
     errors = [
         suite.source.error(
