@@ -24,7 +24,6 @@ from harness.launch.process import (
     ProgressTail,
     RankProcess,
     group_log,
-    log_path,
     log_tail,
     rank_environment,
     read_ended_epochs,
@@ -150,7 +149,7 @@ def run_group(
     group = _Group(out, world, progress_s, on_progress, failed_elsewhere)
     try:
         for placement in placements:
-            start = partial(start_rank, worker, job, placement, threads, log_path(out, placement.rank), read_end)
+            start = partial(start_rank, worker, job, placement, threads, read_end)
             try:
                 process = start(server.fork if server else None)
             except NoWarmStart as why:

@@ -230,8 +230,7 @@ def warm_up(trials: Sequence[TrialConfig], run: Callable[[TrialJob], GroupResult
             preload({})  # or a rank would have more than it calls
         inputs, failed = InputCache(), 0
         for number, (key, trial) in enumerate(missing.items()):
-            full = number * WIDTH // len(missing)
-            bar = "█" * full + "░" * (WIDTH - full)
+            bar = ("█" * (number * WIDTH // len(missing))).ljust(WIDTH, "░")
             report(f"compiling kernels, once on this machine {bar} {number}/{len(missing)} {trial.method.name}")
             why, called = _called(tiny(trial), run, inputs)
             if why is not None and (usual := with_usual_numbers(trial)) != trial:  # too large for a tiny graph, perhaps

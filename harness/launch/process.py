@@ -122,12 +122,12 @@ def wait_for_end(ranks: Sequence[RankProcess], timeout_s: float) -> None:
 
 
 def start_rank(
-    worker: str, job: Path, placement: Placement, threads: int, log: Path, stdin: int, fork: Fork | None = None
+    worker: str, job: Path, placement: Placement, threads: int, stdin: int, fork: Fork | None = None
 ) -> RankProcess:
-    """Start a rank, its output going to `log`; it ends when the pipe that `stdin` reads is closed at the other end."""
+    """Start a rank, which ends when the pipe that `stdin` reads is closed at the other end."""
     env, own, cores = rank_environment(placement, threads), placement.namespace, placement.cores
     before = os.sched_getaffinity(0) if cores and hasattr(os, "sched_getaffinity") else None
-    with log.open("ab") as stream:
+    with log_path(job.parent, placement.rank).open("ab") as stream:
         if fork is not None:
             return RankProcess(placement.rank, fork(str(job), env, placement, stream.fileno(), stdin))
         try:
