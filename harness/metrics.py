@@ -84,42 +84,28 @@ class Metric(Registered):
 
     A metric of a method's own is reported with its steps: `Metric.of_method("kept_boundary", ...)`. One
     that follows from a trial's others has a formula: `Metric("...", formula="bytes_feature / epoch_time_s")`.
-
-    Attributes:
-        name: the column of `load_results`; `*` stands for numbers, of a family of metrics.
-        doc: what it is, for docs/measurements.md.
-        unit: of a value; "" of a count, "fraction", "s", "B", "J", "W", "s/epoch", "B/epoch", "J/epoch", ...
-        heading: what tables and axes call it; the default is the name in words.
-        better: which direction is; None where nothing says so.
-        value: numbers, or words that are never averaged.
-        ranks, epochs: how the trial's value follows from the ranks' and their epochs'.
-        key: where a rank reports it: "epochs.KEY", "stats.KEY", "setup.KEY", "meters.KEY", "summary.KEY" or
-            "KEY"; "" of what `results.reduce` works out by itself, or the record has.
-        formula: sums of metrics, divided by such: "a + b / c + d", the sums are taken first.
-        epoch_doc: what it is in `load_epochs`; "" if it is no column there.
-        family: how the documentation names several that it explains together, `time_PHASE_s`.
-        machine: it says something of the machine too, and is compared between runs on machines alike only.
-        exact: the same code gives the same value, bit for bit.
-        by_epoch: the time of an epoch decides it, so that epochs show its uncertainty.
     """
 
     kind = "metric"
     group = "harness.metrics"
-    name: str
-    doc: str = ""
-    unit: str = ""
-    heading: str = ""
-    better: Better | None = None
-    value: Literal["number", "words"] = "number"
+    name: str  # the column of `load_results`; `*` stands for numbers, of a family of metrics
+    doc: str = ""  # what it is, for docs/measurements.md
+    unit: str = ""  # of a value; "" of a count, "fraction", "s", "B", "J", "W", "s/epoch", "B/epoch", "J/epoch", ...
+    heading: str = ""  # what tables and axes call it; the default is the name in words
+    better: Better | None = None  # which direction is; None where nothing says so
+    value: Literal["number", "words"] = "number"  # words are never averaged
+    # ranks, epochs: how the trial's value follows from the ranks' and their epochs'
     ranks: Ranks = ""
     epochs: Epochs = ""
+    # where a rank reports it: "epochs.KEY", "stats.KEY", "setup.KEY", "meters.KEY", "summary.KEY" or "KEY"; "" of what
+    # `results.reduce` works out by itself, or the record has
     key: str = ""
-    formula: str = ""
-    epoch_doc: str = ""
-    family: str = ""
-    machine: bool = False
-    exact: bool = False
-    by_epoch: bool = False
+    formula: str = ""  # sums of metrics, divided by such: "a + b / c + d", the sums are taken first
+    epoch_doc: str = ""  # what it is in `load_epochs`; "" if it is no column there
+    family: str = ""  # how the documentation names several that it explains together, `time_PHASE_s`
+    machine: bool = False  # it says something of the machine too, and is compared between runs on machines alike only
+    exact: bool = False  # the same code gives the same value, bit for bit
+    by_epoch: bool = False  # the time of an epoch decides it, so that epochs show its uncertainty
 
     @classmethod
     def of_method(cls, name: str, doc: str, unit: str = "", **others: Any) -> Metric:

@@ -32,17 +32,12 @@ T = TypeVar("T")
 
 
 class Registered:
-    """Base of the kinds; what has a `name` of its own can be named by suites and options.
+    """Base of the kinds; what has a `name` of its own can be named by suites and options."""
 
-    Attributes:
-        kind: what messages call one of them, e.g. "method"; set by the base class of the kind.
-        group: entry points of installed packages; set there, too.
-        registry: finds them.
-    """
-
-    kind: ClassVar[str]
-    group: ClassVar[str]
-    registry: ClassVar[Registry[Any]]
+    # Set by the base class of a kind:
+    kind: ClassVar[str]  # what messages call one of them, e.g. "method"
+    group: ClassVar[str]  # entry points of installed packages
+    registry: ClassVar[Registry[Any]]  # finds them
 
     @classmethod
     def check_class(cls, where: str) -> None:
