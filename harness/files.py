@@ -27,10 +27,7 @@ RECORD = 64 << 20  # a record, a kept suite with its trials
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading; a link is followed.
-
-    Raises UserError for a directory, a FIFO, a socket or a device; OSError also for a name that can be no file's.
-    """
+    """Open a regular file (a link is followed); UserError for others, OSError also for what can be no file's name."""
     # A FIFO without a writer would block for ever, and to open a device may do something: neither is opened.
     try:
         _require_regular(os.stat(path).st_mode, path)
