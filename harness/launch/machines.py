@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import traceback
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -196,17 +197,18 @@ class SpeedReference:
         self._tried = datetime.now(UTC)
 
 
-def explain(error: Exception) -> tuple[Status, str]:
-    """Return status and reason of a trial that `error` ended in the runner."""
+def explain(error: Exception) -> tuple[Status, str, str]:
+    """Return status, reason and log of a trial that `error` ended in the runner."""
+    log = "".join(traceback.format_exception(error))
     if isinstance(error, OSError) and (known := of_system(error)) is not None:
-        error = known
+        return "error", str(known), log
     if isinstance(error, DataUnavailable | UserError):
-        return "skipped" if isinstance(error, DataUnavailable) else "error", str(error)
+        return "skipped" if isinstance(error, DataUnavailable) else "error", str(error), ""
     if isinstance(error, NotPrepared):
-        return error.status, str(error)
+        return error.status, str(error), error.log
     if isinstance(error, MemoryError):
-        return "oom", f"out of memory in the runner: {error}"
-    return "error", f"{type(error).__name__} in the runner: {' '.join(str(error).split())}"
+        return "oom", f"out of memory in the runner: {error}", log
+    return "error", f"{type(error).__name__} in the runner: {' '.join(str(error).split())}", log
 
 
 def warm_up(trials: Sequence[TrialConfig], run: Callable[[TrialJob], GroupResult], report: Report) -> tuple[int, int]:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import shutil
 import time
-import traceback
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from harness.errors import DataUnavailable, UserError
+from harness.errors import UserError
 from harness.launch.group import GroupResult, RankFailure
 from harness.launch.hardware import check_device
-from harness.launch.inputs import InputCache, NotPrepared, TrialInputs, on_todays_data
+from harness.launch.inputs import InputCache, TrialInputs, on_todays_data
 from harness.launch.machines import OneMachine, SpeedReference, TrialJob, explain
 from harness.launch.process import Latest, clean_scratch
 from harness.launch.runner_process import FAILED, INTERRUPTED, OK
@@ -129,12 +128,8 @@ class TrialRunner:
         machine, outcome = self.machine.at(acquired.slot), TrialOutcome()
         try:
             self._train(turn, machine, outcome, progress)
-        except NotPrepared as error:
-            outcome.failed(*explain(error), error.log)
-        except (DataUnavailable, UserError) as error:
-            outcome.failed(*explain(error))
         except Exception as error:  # the suite goes on whatever one trial runs into
-            outcome.failed(*explain(error), traceback.format_exc())
+            outcome.failed(*explain(error))
         acquired.withdraw()  # before the record is written: trials that start meanwhile disturb nothing of this one
         environment = {**self.environment, "threads": machine.threads(trial), **acquired.described()}
         environment["reference_s"] = outcome.reference and outcome.reference.seconds
@@ -144,9 +139,9 @@ class TrialRunner:
         except UserError:
             raise
         except Exception as error:  # a rank may have reported anything, and the suite goes on whatever that is
-            status, reason = explain(error)
+            status, reason, log = explain(error)
             lost = replace(outcome, group=GroupResult(log=outcome.group.log), result={})
-            lost.failed(status, f"what its ranks reported cannot be kept: {reason}", traceback.format_exc())
+            lost.failed(status, f"what its ranks reported cannot be kept: {reason}", log)
             return self._keep(turn, lost, started, environment, progress)
 
     def _train(self, turn: Turn, machine: OneMachine, outcome: TrialOutcome, progress: TrialProgress) -> None:
