@@ -56,7 +56,7 @@ def run(
     if isinstance(overrides, Mapping):
         overrides = [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
     before = os.environ.get("HARNESS_DATA")
-    directory = data_dir if data_dir is not None else before or None
+    directory = before or None if data_dir is None else data_dir
     try:
         asked = SuiteOptions(
             suite=suite if isinstance(suite, Mapping) else suite_file(Path(suite)) or Path(suite),  # type: ignore[arg-type]

@@ -16,11 +16,8 @@ def cache_root() -> Path:
 
 
 def keep_kernels_where_one_can_write() -> None:
-    """Have numba keep compiled kernels in the cache directory where this package lies in a read-only place.
-
-    They lie next to their code otherwise, and numba refuses to work where it can write neither there nor at home. To be
-    called before numba is imported; ranks inherit the choice.
-    """
+    """Have numba, before it is imported, keep kernels in the cache directory if they cannot lie at their code."""
+    # numba refuses to work where it can write neither there nor at home. Ranks inherit the choice.
     if "NUMBA_CACHE_DIR" in os.environ or os.access(Path(__file__).parent, os.W_OK):
         return
     home = cache_root() / "numba"

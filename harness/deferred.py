@@ -99,13 +99,10 @@ def _made(function: Callable[..., Any], make: Callable[[Callable[..., Any]], Any
 
 
 def exports(module: str, stub: str = "") -> tuple[Callable[[str], Any], list[str]]:
-    """Return `__getattr__` and `__all__` of a module of harness whose public names are those of a stub (.pyi).
-
-    A name is imported when it is first read. Of a package the names of `plugin.pyi` are found too, with a warning: they
-    were there before.
-    """
+    """Return `__getattr__` and `__all__` of a module that imports the names of its stub (.pyi) when they are read."""
     own = _places(stub) if stub else {}
 
+    # Of a package the names of `plugin.pyi` are found too, with a warning: they were there before.
     def find(name: str) -> Any:
         place = own.get(name)
         if place is None:

@@ -33,11 +33,6 @@ class UserError(Exception):
         where, said = printable(where), printable(f"{key}{self.message}{fix}")
         return (where if isinstance(self.file, Path) else shortened(where)) + shortened(said)
 
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """One complete line for each mistake."""
-        return (str(self),)
-
 
 class UserErrors(UserError):  # noqa: N818 - several of them
     """Several mistakes at once; its text has a line for each."""
@@ -47,12 +42,7 @@ class UserErrors(UserError):  # noqa: N818 - several of them
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        return "\n".join(self.lines)
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """See `UserError`."""
-        return tuple(line for error in self.errors for line in error.lines)
+        return "\n".join(map(str, self.errors))
 
 
 _OF_SYSTEM = {
@@ -92,14 +82,10 @@ class DataError(UserError):
 
 
 class DataUnavailable(Exception):  # noqa: N818 - absent data is a state, not an error
-    """Data that is not on this machine; a trial that needs it is recorded as `skipped`, not failed.
-
-    `reason`: what is missing; `command`: a command line that gets it, or a sentence ("Download from ...") where none
-    can.
-    """
+    """Data that is not on this machine; a trial that needs it is recorded as `skipped`, not failed."""
 
     def __init__(self, reason: str, command: str) -> None:
-        self.reason, self.command = reason, command
+        self.reason, self.command = reason, command  # a command line, or a sentence ("Download from ...")
         by_hand = command.startswith("Download")
         super().__init__(f"{reason}. {command}" if by_hand else f"{reason}; get it with: {command}")
 
@@ -110,10 +96,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text without the middles of words above 1,000 characters, and its own above 5,000.
-
-    A value may be anything; a line must be read.
-    """
+    """Return a text without the middles of words above 1,000 characters, and its own above 5,000."""
     words = re.sub(r"\S{1001,}", lambda word: f"{word[0][:400]}...{word[0][-400:]}", text)
     return words if len(words) <= 5_000 else f"{words[:2500]} ... {words[-2400:]}"
 

@@ -27,14 +27,8 @@ RECORD = 64 << 20  # a record, a kept suite with its trials
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading; a link is followed.
-
-    A FIFO without a writer would block for ever, and to open a device may do something: neither is opened.
-
-    Raises:
-        UserError: a directory, a FIFO, a socket or a device.
-        OSError: as `open` does; also for a name that can be no file's.
-    """
+    """Open a regular file (a link is followed); UserError for others, OSError also for what can be no file's name."""
+    # A FIFO without a writer would block for ever, and to open a device may do something: neither is opened.
     try:
         _require_regular(os.stat(path).st_mode, path)
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # it may have become a FIFO since
@@ -83,10 +77,7 @@ def json_object(text: bytes) -> dict[str, Any] | None:
 
 
 def write_whole(path: Path, text: str, temporary: Path | None = None) -> None:
-    """Write a file whole or not at all, also where other processes write it.
-
-    `temporary`: written first, on the same file system (default: next to the file); it stays if this process is killed.
-    """
+    """Write a file whole or not at all, also where others write it: first `temporary` (default: next to the file)."""
     temporary = temporary or path.with_name(f".{path.name}.{uuid.uuid4().hex[:10]}")
     try:
         with writing(path), temporary.open("x", encoding="utf-8") as file:

@@ -7,21 +7,23 @@ import os
 import runpy
 import sys
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from harness.deferred import torch
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU: its name, its memory in bytes, and its place on the PCI bus as Linux writes it; None: not known."""
+    """A GPU, with its memory in bytes."""
 
     name: str
     memory: int
-    bus: str | None = None
+    bus: str | None = None  # its place on the PCI bus as Linux writes it, if known
 
 
 def gpu_is_usable() -> bool:
@@ -35,15 +37,13 @@ def gpu_is_usable() -> bool:
 
 def usable_gpus() -> list[Gpu]:
     """Return the GPUs that torch can use, in its order."""
-    numbers = range(torch.cuda.device_count() if gpu_is_usable() else 0)
-    found = [torch.cuda.get_device_properties(number) for number in numbers]
-    return [Gpu(str(each.name), int(each.total_memory), _bus(each)) for each in found]
-
-
-def _bus(properties: object) -> str | None:
-    places = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-    known = [int(place) for place in places if place is not None]
-    return "{:04x}:{:02x}:{:02x}.0".format(*known) if len(known) == len(places) else None
+    gpus = []
+    for number in range(torch.cuda.device_count() if gpu_is_usable() else 0):
+        found = torch.cuda.get_device_properties(number)
+        places: list[Any] = [getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+        bus = None if None in places else "{:04x}:{:02x}:{:02x}.0".format(*places)
+        gpus.append(Gpu(str(found.name), int(found.total_memory), bus))
+    return gpus
 
 
 def cuda_of_torch() -> str | None:
@@ -86,9 +86,6 @@ def driver_cuda() -> tuple[int, int] | None:
 
 @cache
 def _has_driver() -> bool:
-    """Whether the library is there by which torch would find GPUs, or AMD's driver."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return Path("/dev/kfd").exists()
-    return True
+    with suppress(OSError):
+        return bool(ctypes.CDLL("libcuda.so.1"))
+    return Path("/dev/kfd").exists()  # AMD's

@@ -84,42 +84,28 @@ class Metric(Registered):
 
     A metric of a method's own is reported with its steps: `Metric.of_method("kept_boundary", ...)`. One
     that follows from a trial's others has a formula: `Metric("...", formula="bytes_feature / epoch_time_s")`.
-
-    Attributes:
-        name: the column of `load_results`; `*` stands for numbers, of a family of metrics.
-        doc: what it is, for docs/measurements.md.
-        unit: of a value; "" of a count, "fraction", "s", "B", "J", "W", "s/epoch", "B/epoch", "J/epoch", ...
-        heading: what tables and axes call it; the default is the name in words.
-        better: which direction is; None where nothing says so.
-        value: numbers, or words that are never averaged.
-        ranks, epochs: how the trial's value follows from the ranks' and their epochs'.
-        key: where a rank reports it: "epochs.KEY", "stats.KEY", "setup.KEY", "meters.KEY", "summary.KEY" or
-            "KEY"; "" of what `results.reduce` works out by itself, or the record has.
-        formula: sums of metrics, divided by such: "a + b / c + d", the sums are taken first.
-        epoch_doc: what it is in `load_epochs`; "" if it is no column there.
-        family: how the documentation names several that it explains together, `time_PHASE_s`.
-        machine: it says something of the machine too, and is compared between runs on machines alike only.
-        exact: the same code gives the same value, bit for bit.
-        by_epoch: the time of an epoch decides it, so that epochs show its uncertainty.
     """
 
     kind = "metric"
     group = "harness.metrics"
-    name: str
-    doc: str = ""
-    unit: str = ""
-    heading: str = ""
-    better: Better | None = None
-    value: Literal["number", "words"] = "number"
+    name: str  # the column of `load_results`; `*` stands for numbers, of a family of metrics
+    doc: str = ""  # what it is, for docs/measurements.md
+    unit: str = ""  # of a value; "" of a count, "fraction", "s", "B", "J", "W", "s/epoch", "B/epoch", "J/epoch", ...
+    heading: str = ""  # what tables and axes call it; the default is the name in words
+    better: Better | None = None  # which direction is; None where nothing says so
+    value: Literal["number", "words"] = "number"  # words are never averaged
+    # ranks, epochs: how the trial's value follows from the ranks' and their epochs'
     ranks: Ranks = ""
     epochs: Epochs = ""
+    # where a rank reports it: "epochs.KEY", "stats.KEY", "setup.KEY", "meters.KEY", "summary.KEY" or "KEY"; "" of what
+    # `results.reduce` works out by itself, or the record has
     key: str = ""
-    formula: str = ""
-    epoch_doc: str = ""
-    family: str = ""
-    machine: bool = False
-    exact: bool = False
-    by_epoch: bool = False
+    formula: str = ""  # sums of metrics, divided by such: "a + b / c + d", the sums are taken first
+    epoch_doc: str = ""  # what it is in `load_epochs`; "" if it is no column there
+    family: str = ""  # how the documentation names several that it explains together, `time_PHASE_s`
+    machine: bool = False  # it says something of the machine too, and is compared between runs on machines alike only
+    exact: bool = False  # the same code gives the same value, bit for bit
+    by_epoch: bool = False  # the time of an epoch decides it, so that epochs show its uncertainty
 
     @classmethod
     def of_method(cls, name: str, doc: str, unit: str = "", **others: Any) -> Metric:
@@ -176,7 +162,7 @@ def _time(name: str, doc: str, heading: str = "", unit: str = "s", **others: Any
     return Metric(name, doc, unit, heading, "less", machine=True, **others)
 
 
-def _memory(name: str, doc: str, heading: str, **others: Any) -> Metric:
+def _memory(name: str, doc: str, heading: str = "", **others: Any) -> Metric:
     return Metric(name, doc, "B", heading, "less", **others)
 
 
@@ -196,9 +182,9 @@ def _table() -> Iterable[Metric]:
             yield Metric(name, doc, value="number" if name in OF_CONFIG else "words", epoch_doc=said)
     yield _words_of("flags", "what its numbers may hide, `KEY: what` each (docs/integrity.md)")
     yield _time("epoch_time_s", "median over the epochs after warm-up, those with barriers left out, of the slowest "
-        "rank's time of that epoch", "Epoch time", by_epoch=True, epoch_doc="of this rank in this epoch; the phases "
-        "add up to the epoch")
-    yield Metric("epochs", "epochs trained", heading="Epochs", key="summary.epochs")
+        "rank's time of that epoch", by_epoch=True, epoch_doc="of this rank in this epoch; the phases add up to the "
+        "epoch")
+    yield Metric("epochs", "epochs trained", key="summary.epochs")
     yield Metric("throughput_epochs_s", "1 / `epoch_time_s`", "1/s", "Epochs per second", "more", machine=True,
         by_epoch=True)
     best = ("best validation score over the evaluations; test score of that evaluation (the first, if several are "
@@ -206,7 +192,7 @@ def _table() -> Iterable[Metric]:
     yield _score("best_val", best, "Best validation score", key="summary.best_val")
     yield _score("test_at_best_val", best, "Test score", key="summary.test_at_best_val")
     yield _time("time_to_target_s", "training time (evaluations excluded, warm-up included) until `train.target` was "
-        "reached", "Time to target", key="summary.time_to_target_s")
+        "reached", key="summary.time_to_target_s")
     prepared = ("`setup_s` and what the making of what it found ready-made took (the partition; `result.found` in the "
         "record); that and `time_to_target_s`. None where a making's time is not known")
     yield _time("time_to_target_with_setup_s", prepared, "Time to target with set-up")
@@ -225,18 +211,18 @@ def _table() -> Iterable[Metric]:
         yield Metric(f"bytes_{purpose}", "payload sent, summed over ranks, mean over all epochs", "B/epoch", purpose,
             "less", family="bytes_PURPOSE", ranks="sum", epochs="all", exact=True, epoch_doc="sent by this rank in "
             "this epoch")
-    yield _memory("peak_memory_bytes", "largest of the ranks; where it was read", "Peak memory")
+    yield _memory("peak_memory_bytes", "largest of the ranks; where it was read")
     yield _words_of("peak_memory_source", "largest of the ranks; where it was read")
     base = ("of that rank: what interpreter and libraries hold before it reads any data, by the same source; the peak "
         "above that")
     yield _memory("base_memory_bytes", base, "Memory before data")
-    yield _memory("peak_above_base_bytes", base, "Peak above base")
+    yield _memory("peak_above_base_bytes", base)
     yield _memory("mapped_bytes", "of that rank: pages of mapped files (data set, partition) among the latter, as the "
         "training ends. They are page cache, which ranks of a machine share; none on a GPU", "Mapped files")
     sizes = "sums over ranks, of the graph that is trained on"
-    yield Metric("boundary_nodes", sizes, heading="Boundary nodes", ranks="sum", key="boundary", exact=True)
-    yield Metric("inner_nodes", sizes, heading="Inner nodes", ranks="sum", key="inner", exact=True)
-    yield Metric("imbalance", "largest / mean of the ranks' median epoch times", heading="Imbalance")
+    yield Metric("boundary_nodes", sizes, ranks="sum", key="boundary", exact=True)
+    yield Metric("inner_nodes", sizes, ranks="sum", key="inner", exact=True)
+    yield Metric("imbalance", "largest / mean of the ranks' median epoch times")
     yield _time("wall_s", "from the start of the ranks to the end of the last", "Wall time")
     yield _time("setup_s", "reading partition and features, building the model, `precompute`, counting subgraphs; "
         "largest of the ranks", "Set-up", ranks="max", key="setup_s")
@@ -258,10 +244,10 @@ def _table() -> Iterable[Metric]:
     yield _words_of("timing", "`plain`, `breakdown`, `wall` or `off`", epoch_doc="how this epoch was timed; barriers "
         "waited at")
     behind = "epochs behind the median; fewer than 6 (no 95 % interval of a median exists then)"
-    yield Metric("timed_epochs", behind, heading="Timed epochs")
+    yield Metric("timed_epochs", behind)
     yield _words_of("too_short", behind, unit="bool")
     yield Metric("residue", "largest over ranks: share of the mean epoch that no named phase covers, `other` included",
-        "fraction", "Residue")
+        "fraction")
     yield Metric("barrier_cost", "median epoch with barriers / median epoch without, - 1", "fraction")
     overlap = ("time in which exchanges were under way; time the trainer waited for them (= phase `comm`). They differ "
         "where transfers go on in the background")
@@ -308,7 +294,7 @@ def _table() -> Iterable[Metric]:
     ):
         yield _memory(name, doc, heading, ranks="max", key=f"meters.{name}")
     yield _memory("memory_model_bytes", "what the method's memory model says of the rank that needs most; its "
-        "components in `result.memory_model` of the record", "Memory model")
+        "components in `result.memory_model` of the record")
     yield Metric("wire_estimate_bytes", "payload with the headers of full frames; none on the loopback", "B/epoch",
         "With headers", "less")
     seen = "what the interfaces sent, summed over them (`traffic: verify`); its ratio to what was counted"
@@ -316,25 +302,22 @@ def _table() -> Iterable[Metric]:
     yield Metric("wire_ratio", seen, heading="Interfaces / counted")
     yield _time("eval_s", "all evaluations; largest of the ranks; 0 where there are none", "Evaluations", ranks="max",
         key="eval_s", epoch_doc="the evaluation behind this epoch; 0 where none")
-    yield Metric("edges", sizes, heading="Edges", ranks="sum", key="edges", exact=True)
+    yield Metric("edges", sizes, ranks="sum", key="edges", exact=True)
     yield _score("sampled_test_at_best_val", "test score by the method's own sampler, of the evaluation with the best "
         "exact validation score (`train.sampled_eval`)", "Sampled test score", key="summary.sampled_test_at_best_val")
     yield Metric("train_nodes_per_s", "training nodes of all ranks / `epoch_time_s` (papers: Knodes/s are thousands of "
         "it)", "1/s", "Training nodes per second", "more", machine=True, by_epoch=True)
     steps = ("updates of the weights in an epoch; median over the same epochs as `epoch_time_s` of the slowest rank's "
         "time / them")
-    yield Metric("steps", steps, heading="Steps", epoch_doc="updates of the weights")
+    yield Metric("steps", steps, epoch_doc="updates of the weights")
     yield _time("step_time_s", steps, "Time of a step")
     yield _time("reference_s", "what the reference workload took on the machine, nearest to the trial's middle",
         "Reference workload")
     used = ("CPU seconds from the end of the set-up, summed over ranks: of the trainer's thread; of libraries' threads "
         "(gloo, OpenMP) and the harness's own; of the method's; of the method's in evaluations, which are in no other")
-    for name, heading in (
-        ("main", "Trainer"),
-        ("library", "Libraries"),
-        ("method", "Method's threads"),
-        ("eval_method", "Method's threads in evaluations"),
-    ):
+    threads = {"main": "Trainer", "library": "Libraries", "method": "Method's threads",
+        "eval_method": "Method's threads in evaluations"}
+    for name, heading in threads.items():
         yield Metric(f"{name}_cpu_s", used, "s", f"{heading}, CPU", ranks="sum", key=f"usage.{name}_cpu_s")
     yield Metric("children_cpu_s", "CPU seconds of processes that ranks started, from the end of the set-up", "s",
         "Child processes, CPU", ranks="sum", key="usage.children_cpu_s")
@@ -351,14 +334,9 @@ def _of_epochs() -> Iterable[Metric]:
     yield Metric("barriers", epoch_doc="how this epoch was timed; barriers waited at")
     seen = ("in the same windows: cores busy with anything, with this rank, and taken by the host; share of the time "
         "in which a quota stopped it; times that heat slowed a core; mean clock")
-    for name, unit in (
-        ("busy_cores", "cores"),
-        ("own_cores", "cores"),
-        ("steal_cores", "cores"),
-        ("throttled", "fraction"),
-        ("thermal_throttles", ""),
-        ("cpu_mhz", "MHz"),
-    ):
+    units = {"busy_cores": "cores", "own_cores": "cores", "steal_cores": "cores", "throttled": "fraction",
+        "thermal_throttles": "", "cpu_mhz": "MHz"}
+    for name, unit in units.items():
         yield Metric(name, unit=unit, epoch_doc=seen)
     cpu = "CPU time of this process, all threads; the same by the phase the trainer was in"
     yield Metric("cpu_s", unit="s", epoch_doc=cpu)

@@ -32,17 +32,12 @@ T = TypeVar("T")
 
 
 class Registered:
-    """Base of the kinds; what has a `name` of its own can be named by suites and options.
+    """Base of the kinds; what has a `name` of its own can be named by suites and options."""
 
-    Attributes:
-        kind: what messages call one of them, e.g. "method"; set by the base class of the kind.
-        group: entry points of installed packages; set there, too.
-        registry: finds them.
-    """
-
-    kind: ClassVar[str]
-    group: ClassVar[str]
-    registry: ClassVar[Registry[Any]]
+    # Set by the base class of a kind:
+    kind: ClassVar[str]  # what messages call one of them, e.g. "method"
+    group: ClassVar[str]  # entry points of installed packages
+    registry: ClassVar[Registry[Any]]  # finds them
 
     @classmethod
     def check_class(cls, where: str) -> None:
@@ -120,10 +115,7 @@ class Registry(Generic[T]):
         return Found(value, None if point.package == DISTRIBUTION else source_of(value, point.value))
 
     def load(self, name: str, source: PluginSource | None = None) -> T:
-        """Return what has a name, as `find` does; its code is at `source`, as found here or in another process.
-
-        Raises UserError also if the file is not what it was.
-        """
+        """Return what `find` does, from where that found its code; UserError also if the file is not what it was."""
         if source is None:
             return self.find(name).value
         if source.module is None:
@@ -133,10 +125,8 @@ class Registry(Generic[T]):
         return self._import(f"{source.module}:{source.cls}", name)
 
     def loaded(self, name: str, source: PluginSource | None = None) -> T | None:
-        """Return what is installed, or was imported by this process before; else None.
-
-        For names and sources that come from a record: nothing is run that only a record names.
-        """
+        """Return what is installed, or was imported by this process before; else None."""
+        # Names and sources may come from a record: nothing is run that only a record names.
         module = name.partition(":")[0] if ":" in name else ""
         if source is not None:
             module = source.module or module_name(source.file, source.sha256)
@@ -172,10 +162,7 @@ class Registry(Generic[T]):
             raise UserError(what, fix=f"check {path}") from error
 
     def _of_module(self, module: ModuleType, attribute: str, where: str) -> T:
-        """Return what is at a dotted name of a module; AttributeError if there is nothing.
-
-        Raises UserError, naming `where`, if it is not a complete one of this kind.
-        """
+        """Return what is at a dotted name of a module; UserError, naming `where`, if it is no whole one of the kind."""
         found: Any = operator.attrgetter(attribute)(module)
         if not (isinstance(found, self.base) or (isinstance(found, type) and issubclass(found, self.base))):
             base = self.base.__name__
@@ -186,18 +173,15 @@ class Registry(Generic[T]):
 
 
 class Catalogue:
-    """What a suite can name: what its plugins bring (`sources`) and installed ones. Each name is resolved once."""
+    """What a suite can name: what its plugins bring (`sources`) and installed ones."""
 
     def __init__(self, sources: Plugins) -> None:
         self.sources = sources
-        self._found: dict[PluginKey, Found[Any]] = {}
+        self._find = cache(lambda registry, name: registry.find(name, sources))
 
     def find(self, registry: Registry[T], name: str) -> Found[T]:
-        """Return what a name stands for; raises as `Registry.find`."""
-        key = registry.kind, name
-        if key not in self._found:
-            self._found[key] = registry.find(name, self.sources)
-        return self._found[key]
+        """Return what a name stands for, resolved once; raises as `Registry.find`."""
+        return cast(Found[T], self._find(registry, name))
 
 
 class _Point(NamedTuple):
@@ -301,10 +285,7 @@ def _check_name(value: Any, source: PluginSource) -> None:
 
 
 def import_file(file: Path, sha256: str) -> ModuleType:
-    """Return a plugin file (its absolute path), with content of this hash, as a module of this process.
-
-    Raises UserError if it cannot be read, its content is another, or it does not import.
-    """
+    """Return a plugin file with content of this hash as a module; UserError if it cannot be read or imported."""
     name = module_name(file, sha256)
     if name in sys.modules:
         return sys.modules[name]

@@ -58,15 +58,9 @@ def of_presets(presets: Presets, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_options(data: Any, key: str, options: str) -> Any:
-    """Turn `{key: {name: {option: value}}}` into `{key: name, options: {option: value}}`.
-
-    Whatever else `data` is, it is returned as it is, for pydantic to refuse.
-
-    Raises:
-        ValueError: `key` names several things, or its options are no mapping.
-    """
+    """Turn `{key: {name: {option: value}}}` into `{key: name, options: {option: value}}`; ValueError if it cannot."""
     if not isinstance(data, dict) or not isinstance(data.get(key), dict):
-        return data
+        return data  # for pydantic to refuse
     if len(data[key]) != 1:
         raise ValueError(f"{key}: name one thing, with its options: `{key}: {{NAME: {{option: value}}}}`")
     [(name, given)] = data[key].items()

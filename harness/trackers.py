@@ -99,10 +99,7 @@ LONGEST = 500  # characters of a parameter that every store takes
 
 
 def write_mlflow(runs: Iterable[TrackedRun], out: Path | None) -> int:
-    """Write each run that is not there yet; returns how many.
-
-    `out`: a directory that gets an `mlflow.db`; None: wherever MLFLOW_TRACKING_URI says.
-    """
+    """Write each run that is not there yet to `out/mlflow.db`, or where MLFLOW_TRACKING_URI says; returns how many."""
     mlflow, entities = import_extra("mlflow", "mlflow"), import_extra("mlflow.entities", "mlflow")
     address = None
     if out is not None:  # MLflow has given up the store of plain files

@@ -108,6 +108,6 @@ def _pass_first_signals() -> None:
 
 def _end(error: UserError | DataUnavailable) -> NoReturn:
     with suppress(OSError):  # the disk of standard error may be the full one
-        for line in error.lines if isinstance(error, UserError) else [printable(str(error))]:
+        for line in str(error).splitlines() if isinstance(error, UserError) else [printable(str(error))]:
             print(f"error: {line}", file=sys.stderr)
     sys.exit(2)

@@ -107,7 +107,7 @@ def _lacking(suite: Suite, data_dir: Path | None) -> Iterator[str]:
         except UserError:
             yield name
             continue
-        if missing_data(DatasetSpec(name=name), data_dir, None) is not None:
+        if missing_data(DatasetSpec(name=name), data_dir) is not None:
             yield name
     if any(network is not None and why_not(network) for network in suite.network):
         yield "shaped networks (root, iproute2)"

@@ -324,7 +324,8 @@ class SuiteOptions:
             from harness.results.record_store import ResultStore
 
             store, wanted = ResultStore(self.results, suite.name), asked(every)[first::step]
-            every, said = on_todays_data(every, store, self.data_dir, build=build, wanted=wanted, report=typer.echo)
+            making = wanted if build else ()
+            every, said = on_todays_data(every, store, self.data_dir, making=making, report=typer.echo)
             for line in said:
                 typer.echo(f"note: {line}")
         for line in [*older_names(suite), *idle]:

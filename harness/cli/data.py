@@ -164,7 +164,7 @@ def info(name: Name, options: DatasetOption = None, data_dir: DataDir = None) ->
     place = use_data_dir(data_dir)
     spec = DatasetSpec(name=dataset_name(name), options=dataset_options(options))
     known = dataset_info(spec)
-    missing = missing_data(spec, place, None)
+    missing = missing_data(spec, place)
     rows: list[tuple[str, object]] = [
         ("what it is", known.summary),
         ("nodes", known.nodes),

@@ -107,13 +107,9 @@ class ForkServer:
         return True
 
     def fork(self, argument: str, env: Mapping[str, str], placement: Placement, log: int, stdin: int) -> int:
-        """Start a rank and return its process id; the rank is then a child of this process.
-
-        `argument` is the module's, `env` the rank's whole environment, `log` and `stdin` descriptors of its output and
-        its input. Raises NoWarmStart if the server cannot fork it.
-        """
-        where = {"cores": placement.cores, "cwd": os.getcwd()}
+        """Start a rank with this environment and descriptors, as this process's child; NoWarmStart if it cannot."""
         handed = [stdin, log] if placement.namespace is None else [stdin, log, placement.namespace]
+        where = {"cores": placement.cores, "cwd": os.getcwd()}
         request = {"worker": self.worker, "argument": argument, "env": dict(env), **where}
         try:
             self.wait()
@@ -157,10 +153,7 @@ _kernels: Versions | None = None
 
 
 def fork_server(worker: str, env: Mapping[str, str]) -> ForkServer:
-    """Return this process's server for such ranks; it ends with the process, or when ranks of another kind come.
-
-    Raises NoWarmStart, see `ForkServer`.
-    """
+    """Return this process's server for such ranks; another's is ended. Raises NoWarmStart, see `ForkServer`."""
     global _server
     if _server is None or not _server.serves(worker, env):
         end_fork_server()
@@ -172,10 +165,9 @@ def fork_server(worker: str, env: Mapping[str, str]) -> ForkServer:
 def preload(kernels: Versions | None) -> None:
     """Have servers of this process load these compiled kernels (None: all); one that loaded others is ended."""
     global _kernels
-    if kernels != _kernels:
-        if _server is None or _kernels != {} or not _server.load(kernels):
-            end_fork_server()
-        _kernels = kernels
+    if kernels != _kernels and not (_server is not None and _kernels == {} and _server.load(kernels)):
+        end_fork_server()
+    _kernels = kernels
 
 
 @atexit.register
@@ -315,14 +307,12 @@ def _be_rank(request: Mapping[str, Any], descriptors: list[int], pages: Sequence
 
 
 def own_pages(proc: Path = Path("/proc/self")) -> Iterator[Page]:
-    """Yield (address, bytes, advice) of this process's pages, for a child to have them as if it had made them.
-
-    A fork shares pages that are written to when they are written to, and does not map files at all until they are
-    read: a rank's resident and proportional sets would be smaller than those of one that started cold, and its first
-    epochs would copy pages. Raises NoWarmStart if the kernel does not say which pages there are.
-    """
+    """Yield this process's pages for a child to have as if it had made them; NoWarmStart if Linux shows them not."""
     import numpy as np
 
+    # A fork shares pages that are written to when they are written to, and does not map files at all until they are
+    # read: a rank's resident and proportional sets would be smaller than those of one that started cold, and its first
+    # epochs would copy pages.
     page = mmap.PAGESIZE
     try:
         with (proc / "pagemap").open("rb", buffering=0) as pagemap:

@@ -24,7 +24,6 @@ from harness.launch.process import (
     ProgressTail,
     RankProcess,
     group_log,
-    log_path,
     log_tail,
     rank_environment,
     read_ended_epochs,
@@ -91,28 +90,27 @@ class GroupResult:
     epochs: Sequence[dict[str, Any]] = ()  # rows of the epochs that ranks without a report had ended
 
     @property
+    def cause(self) -> RankFailure | None:
+        """Return what ended the group: a time limit, or else the likeliest failure; None if it ended well."""
+        if self.limit_s is not None:
+            hung = next((f"; {f.text}" for f in self.failures if f.status == "timeout"), "")
+            return RankFailure(None, "timeout", f"time limit of {self.limit_s:g} s reached {self.reached}{hung}")
+        return min(self.failures, key=RankFailure.sort_key, default=None)
+
+    @property
     def lost(self) -> bool:
         """Return whether a rank or a node that was lost ended the group."""
-        return self.limit_s is None and bool(self.failures) and min(self.failures, key=RankFailure.sort_key).lost
+        return self.cause is not None and self.cause.lost
 
     @property
     def status(self) -> Status:
         """Return ok, oom, timeout, diverged, invalid, error or skipped."""
-        return self._verdict()[0]
+        return self.cause.status if self.cause else "ok"
 
     @property
     def reason(self) -> str | None:
         """Return why the status is not ok, in one line."""
-        return self._verdict()[1]
-
-    def _verdict(self) -> tuple[Status, str | None]:
-        if self.limit_s is not None:
-            hung = next((f"; {f.text}" for f in self.failures if f.status == "timeout"), "")
-            return "timeout", f"time limit of {self.limit_s:g} s reached {self.reached}{hung}"
-        if not self.failures:
-            return "ok", None
-        first = min(self.failures, key=RankFailure.sort_key)
-        return first.status, first.text
+        return self.cause.text if self.cause else None
 
 
 def run_group(
@@ -151,7 +149,7 @@ def run_group(
     group = _Group(out, world, progress_s, on_progress, failed_elsewhere)
     try:
         for placement in placements:
-            start = partial(start_rank, worker, job, placement, threads, log_path(out, placement.rank), read_end)
+            start = partial(start_rank, worker, job, placement, threads, read_end)
             try:
                 process = start(server.fork if server else None)
             except NoWarmStart as why:
@@ -166,7 +164,8 @@ def run_group(
         for process in group.processes:
             process.kill()
     group.report()  # what ranks wrote between the last look and their end
-    oom, ranks = oom_kills() > kills, [placement.rank for placement in placements]
+    oom, ranks, last = oom_kills() > kills, [placement.rank for placement in placements], group.last
+    done = f"{int(last.get('epoch', 0)) + 1} of {last.get('epochs', '?')}"
     written = {rank: read_rank(out, rank) for rank in ranks}
     # A record can be made of these alone.
     valid = {rank: found for rank, found in written.items() if found and what_is_odd(found, rank) is None}
@@ -178,7 +177,7 @@ def run_group(
         wall_s=time.monotonic() - started,
         warm=server is not None,
         limit_s=None if in_time else timeout_s,
-        reached=group.last_epoch(),
+        reached=f"after {done} epochs" if last else "before the first epoch ended",
     )
 
 
@@ -201,7 +200,7 @@ class _Group:
         self._ended, self._failed = 0, False
 
     def wait(self, deadline: float) -> bool:
-        """Wait until every rank has ended, or end them; False if the deadline passed with no rank failed."""
+        """Wait until every rank has ended, or ask them to; False if the deadline passed with no rank failed."""
         grace_end: float | None = None
         while not self._all_ended():
             now = time.monotonic()
@@ -210,7 +209,12 @@ class _Group:
             hung = self._are_hung()
             if hung or now >= (deadline if grace_end is None else grace_end):
                 self._blame(ended_for_it=hung)
-                self._end()
+                for process in self.processes:
+                    process.asked = process.asked or process.code is None
+                    process.signal(signal.SIGTERM)
+                give_up = time.monotonic() + TERM_S  # for ranks to report how they ended; the caller kills the others
+                while not self._all_ended() and time.monotonic() < give_up:
+                    wait_for_end(self.processes, POLL_S)
                 return hung or grace_end is not None
             self.report()
             wait_for_end(self.processes, POLL_S)
@@ -223,29 +227,12 @@ class _Group:
                 self.last = event
             self.on_progress(event)
 
-    def last_epoch(self) -> str:
-        """Return where training was, in words."""
-        if not self.last:
-            return "before the first epoch ended"
-        done = int(self.last.get("epoch", 0)) + 1
-        return f"after {done} of {self.last.get('epochs', '?')} epochs"
-
     def _all_ended(self) -> bool:
         for process in self.processes:
             if process.order is None and process.ended():
                 process.order, self._ended = self._ended, self._ended + 1
                 self._failed |= failure_of(process, self.out) is not None
         return self._ended == len(self.processes)
-
-    def _end(self) -> None:
-        """Ask the ranks that still run to end; the caller kills those that do not."""
-        for process in self.processes:
-            if process.code is None:
-                process.asked = True
-                process.signal(signal.SIGTERM)
-        give_up = time.monotonic() + TERM_S  # for ranks to report how they ended
-        while not self._all_ended() and time.monotonic() < give_up:
-            wait_for_end(self.processes, POLL_S)
 
     def _are_hung(self) -> bool:
         """Read the ranks' progress beacons, once a second; returns whether all have stood for `progress_s`."""
@@ -307,10 +294,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def failure_of(process: RankProcess, out: Path, *, oom: bool = False) -> RankFailure | None:
-    """Return how an ended rank failed; None if it wrote a whole result and exited with 0.
-
-    `oom` says that the kernel killed something meanwhile for want of memory.
-    """
+    """Return how an ended rank failed, None if it did not; `oom`: the kernel killed for want of memory meanwhile."""
     rank, code, written = process.rank, process.code, read_rank(out, process.rank)
     status: Status = "error"
     if written is not None and (odd := what_is_odd(written, rank)) is not None:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from harness.deferred import torch
 from harness.errors import UserError
 from harness.gpus import usable_gpus, why_unusable
@@ -33,8 +35,6 @@ class Capacity:
 
 def capacity() -> Capacity:
     """Return this machine's capacity: its memory or the limit of this process's cgroup, and each GPU's."""
-    import psutil
-
     memory, gpus = psutil.virtual_memory().total, usable_gpus()
     sizes, names = (tuple(gpu.memory for gpu in gpus), tuple(gpu.name for gpu in gpus))
     return Capacity(min(memory, memory_limit() or memory), sizes, names=names)
@@ -59,11 +59,9 @@ def usable_cores() -> list[int]:
 
 
 def cores_of(trial: TrialConfig, nodes: int = 1, of: int | None = None) -> int:
-    """Return the cores of each rank: as many as the suite says, or its share of a node's `of` cores (all).
-
-    Never more than there are; where the suite says threads and not cores, at least one for each of them.
-    """
+    """Return the cores of each rank: as many as the suite says, or its share of a node's `of` cores (0: all)."""
     there = of or cores()
+    # At least one for each thread where the suite says threads and not cores, and never more than there are.
     share = max(there // math.ceil(trial.partition.parts / nodes), trial.train.threads or 1)
     return min(trial.train.cores or share, there)
 
@@ -81,10 +79,7 @@ def blocks(parts: int, nodes: int) -> list[range]:
 
 
 def check_device(trials: Sequence[TrialConfig], nodes: int = 1) -> None:
-    """Raise UserError if a trial wants a GPU and torch can use none, or a timed one has ranks on unlike GPUs.
-
-    Of `nodes` machines only this one is checked.
-    """
+    """Raise UserError if trials want a GPU and torch can use none here, or timed ones have ranks on unlike GPUs."""
     wanting = [trial for trial in trials if trial.device == "cuda"]
     if wanting and (found := why_unusable()) is not None:
         raise UserError(f"torch can use no GPU here: {found[0]}", key="device cuda", fix=found[1])
@@ -95,10 +90,8 @@ def check_device(trials: Sequence[TrialConfig], nodes: int = 1) -> None:
 
 
 def unlike_gpus(trial: TrialConfig, names: Sequence[str]) -> str | None:
-    """Return what is wrong if a timed trial's ranks have GPUs with unlike names; those of the first ranks count.
-
-    An epoch is as long as its slowest rank's: it would be one GPU's time, reported as the method's.
-    """
+    """Return what is wrong if the ranks of a timed trial have GPUs with unlike names, those of the first."""
+    # An epoch is as long as its slowest rank's: it would be one GPU's time, reported as the method's.
     theirs = list(dict.fromkeys(names[: trial.partition.parts]))
     if trial.device != "cuda" or trial.timing == "off" or len(theirs) < 2:
         return None
@@ -114,11 +107,8 @@ def visible_gpus() -> list[str]:
 
 
 def near_cores(names: Sequence[str] | None = None, sysfs: Path = PCI) -> list[frozenset[int]]:
-    """Return the cores near each GPU, by its number for ranks that see `names` of those visible here (None: all).
-
-    Near are those of the memory node (NUMA) that the GPU's PCI bus hangs on; none where Linux does not know, or all
-    cores are as near.
-    """
+    """Return the cores near each GPU, or near those that ranks see as `names`; none where Linux does not know."""
+    # Near are those of the memory node (NUMA) that the GPU's PCI bus hangs on, unless all cores are as near.
     found: dict[int, frozenset[int]] = {}
     for number, gpu in enumerate(usable_gpus()):
         with suppress(ValueError):
@@ -138,11 +128,8 @@ def expanded(text: str) -> list[int]:
 
 
 def oom_kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Return how many processes the kernel's OOM killer has ended so far; only a difference of two calls is of use.
-
-    The counter is that of this process's own memory cgroup (v2 `memory.events`, v1 `memory.oom_control`), of the
-    nearest parent that has one, or else the machine's (`/proc/vmstat`). It is 0 where the system keeps none.
-    """
+    """Return how many processes the kernel's OOM killer has ended so far; only a difference of two calls is of use."""
+    # The counter of the own cgroup, or of the nearest parent that has one, else the machine's; 0 where none is kept.
     counters = _cgroup_files(proc, cgroups, "memory", v1="memory.oom_control", v2="memory.events")
     for path in [*counters, proc / "vmstat"]:
         if counter := re.search(r"^oom_kill (\d+)\s*$", _read(path), re.MULTILINE):
@@ -157,11 +144,9 @@ def memory_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
 
 
 def cpu_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> float | None:
-    """Return the lowest quota in cores of this process's cpu cgroup and its parents, or None without one.
-
-    v2 has "quota period" in `cpu.max` (quota "max": none), v1 each in a file (quota -1: none), in microseconds.
-    """
+    """Return the lowest quota in cores of this process's cpu cgroup and its parents, or None without one."""
     files = _cgroup_files(proc, cgroups, "cpu", v1="cpu.cfs_quota_us", v2="cpu.max")
+    # v2 has "quota period" in a file (quota "max": none), v1 each in a file (quota -1: none), in microseconds.
     found = [f"{_read(path)} {_read(path.with_name('cpu.cfs_period_us'))}".split() for path in files]
     quotas = (int(words[0]) / int(words[1]) for words in found if len(words) == 2 and all(map(str.isdigit, words)))
     return min(quotas, default=None)
@@ -181,7 +166,6 @@ def _cgroup_files(proc: Path, cgroups: Path, controller: str, *, v1: str, v2: st
 
 
 def _read(path: Path) -> str:
-    try:
+    with suppress(OSError):
         return path.read_text()
-    except OSError:
-        return ""
+    return ""

@@ -19,8 +19,19 @@ from collections.abc import Callable, Collection, Hashable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from harness.caches import cache_root
+from harness.data.catalog import published
+from harness.data.partition.cached import (
+    PartitionPaths,
+    ensure_partitioned,
+    find_partitioned,
+    partition_fingerprint,
+    partition_table,
+)
+from harness.data.prepared import fingerprint, open_graph
+from harness.data.registry import dataset_info, find_prepared, find_source, generators, prepare, prepared_name
 from harness.errors import DataUnavailable, UserError
 from harness.files import RECORD, read_object
 from harness.launch.group import run_group
@@ -28,12 +39,9 @@ from harness.launch.hardware import cores
 from harness.launch.namespaces import libc
 from harness.launch.process import placements_of, scratch
 from harness.results.record import Status
+from harness.results.record_store import ResultStore, records_under
 from harness.spec import DatasetSpec
 from harness.suite.schema import TrialConfig
-
-if TYPE_CHECKING:
-    from harness.data.partition.cached import PartitionPaths
-    from harness.results.record_store import ResultStore
 
 T = TypeVar("T")
 Report = Callable[[str], None]
@@ -74,8 +82,6 @@ class NotPrepared(Exception):  # noqa: N818 - what happened, and to whom, not a 
 
 def is_inductive(trial: TrialConfig) -> bool:
     """Return whether training sees the training subgraph only: the suite says so, or else the data set does."""
-    from harness.data.registry import dataset_info
-
     asked = trial.train.inductive
     return dataset_info(trial.dataset).inductive if asked is None else asked
 
@@ -114,7 +120,6 @@ class InputCache:
     """
 
     data_dir: Path | None = None
-    cache: Path | None = None
     apart: bool = False
     known: Remembered = field(default_factory=Remembered)
 
@@ -128,26 +133,17 @@ class InputCache:
 
     def found_graph(self, spec: DatasetSpec) -> Path | None:
         """Return where a data set lies prepared; None if it does not: nothing is built."""
-        from harness.data.registry import find_prepared
-
-        return find_prepared(spec, data_dir=self.data_dir, cache=self.cache)
+        return find_prepared(spec, data_dir=self.data_dir)
 
     def found_partition(self, trial: TrialConfig, graph: Path) -> PartitionPaths | None:
         """Return where the partition of a prepared data set lies; None if there is none yet: nothing is built."""
-        from harness.data.partition.cached import find_partitioned
-
-        return find_partitioned(graph, trial.partition, **_split(trial), cache=self.cache)
+        return find_partitioned(graph, trial.partition, **_split(trial))
 
     def make_partition(self, trial: TrialConfig, graph: Path, **options: Any) -> PartitionPaths:
         """Partition a prepared data set, if that is not done yet."""
-        from harness.data.partition.cached import ensure_partitioned
-
-        return ensure_partitioned(graph, trial.partition, **_split(trial), cache=self.cache, **options)
+        return ensure_partitioned(graph, trial.partition, **_split(trial), **options)
 
     def _make(self, trial: TrialConfig, report: Report) -> TrialInputs:
-        from harness.data.partition.cached import partition_fingerprint, partition_table
-        from harness.data.prepared import fingerprint, open_graph
-
         report = self._make_missing(trial, report, partitioned=True)
         directory = self._graph(trial, report)
         report(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
@@ -190,9 +186,8 @@ class InputCache:
             report(doing := event["text"])
 
         with scratch() as folder:
-            job = folder / "job.json"
-            places = [None if each is None else str(each) for each in (self.data_dir, self.cache)]
-            job.write_text(json.dumps([trial.model_dump(mode="json"), partitioned, *places]))
+            job, data_dir = folder / "job.json", self.data_dir and str(self.data_dir)
+            job.write_text(json.dumps([trial.model_dump(mode="json"), partitioned, data_dir]))
             # Cold: a fork server has the threads of ranks, and its pages would count for what is killed.
             ranks, worker = placements_of(range(1), 1), "harness.launch.inputs"
             group = run_group(job, ranks, threads=cores(), timeout_s=math.inf, on_progress=note, worker=worker)
@@ -211,30 +206,21 @@ class InputCache:
         raise error
 
     def _graph(self, trial: TrialConfig, report: Report) -> Path:
-        from harness.data.registry import prepare
-
         def make() -> Path:
             report(f"{PREPARING} {trial.dataset.name}")
-            return prepare(trial.dataset, data_dir=self.data_dir, cache=self.cache, report=report)
+            return prepare(trial.dataset, data_dir=self.data_dir, report=report)
 
         return self.known.once(trial.dataset.model_dump_json(), make)
 
 
-def missing_data(spec: DatasetSpec, data_dir: Path | None, cache: Path | None) -> DataUnavailable | None:
-    """Return why a data set cannot be had without a download, or None if it can; nothing is built.
-
-    A file that is there but damaged is found out when it is read.
-    """
-    from harness.caches import cache_root
-    from harness.data.catalog import published
-    from harness.data.registry import find_source, prepare
-
+def missing_data(spec: DatasetSpec, data_dir: Path | None) -> DataUnavailable | None:
+    """Return why a data set cannot be had without a download, or None if it can; nothing is built or read."""
     entry = published().get(spec.name)
-    if entry is None or find_source(spec.name, entry, data_dir, (cache or cache_root()) / "raw" / spec.name):
+    if entry is None or find_source(spec.name, entry, data_dir, cache_root() / "raw" / spec.name):
         return None
     try:
         # Without files it can only find what it prepared before.
-        prepare(spec, data_dir=data_dir, cache=cache)
+        prepare(spec, data_dir=data_dir)
     except DataUnavailable as missing:
         return missing
     return None
@@ -247,8 +233,7 @@ def main(job: Path) -> None:
     if sys.platform == "linux":
         # A partitioner may hold the interpreter for minutes, so that no thread could see the runner's end.
         libc("prctl", _PARENT_DEATH, signal.SIGKILL)
-    config, partitioned, *places = json.loads(job.read_text())
-    data_dir, cache = (None if each is None else Path(each) for each in places)
+    config, partitioned, data_dir = json.loads(job.read_text())
 
     def report(text: str) -> None:
         with job.with_name("progress.jsonl").open("a") as stream:
@@ -256,7 +241,7 @@ def main(job: Path) -> None:
 
     end: dict[str, Any] = {"status": "error"}
     try:
-        inputs, trial = InputCache(data_dir, cache), TrialConfig.model_validate(config)
+        inputs, trial = InputCache(data_dir and Path(data_dir)), TrialConfig.model_validate(config)
         (inputs.get if partitioned else inputs.graph)(trial, report)
         end["status"] = "ok"
     except DataUnavailable as missing:
@@ -275,29 +260,22 @@ def on_todays_data(
     trials: Sequence[TrialConfig],
     store: ResultStore,
     data_dir: Path | None = None,
-    cache: Path | None = None,
-    *,
-    build: bool = True,
-    wanted: Collection[TrialConfig] | None = None,
+    making: Collection[TrialConfig] = (),
     report: Report = lambda text: None,
 ) -> tuple[list[TrialConfig], list[str]]:
     """Return the trials, those with a record of other data as trials of today's, and lines for the user.
 
-    Looks at what is prepared already. `build`: data whose files are not those that a record is of are prepared, to see
-    whether their content is, and partitions of changed data, or given by a file, are made; for those trials only that
-    are `wanted` (None: all).
+    Looks at what is prepared already. For the trials of `making` data whose files are not those that a record is of are
+    prepared, to see whether their content is, and partitions of changed data, or given by a file, are made.
     """
-    from harness.results.record_store import records_under
-
     recorded = {path.name.partition(".")[0]: path / "record.json" for path in records_under(store.directory)}
     # A record that is damaged is reported by the command that needs it.
     found = {trial.id: read_object(recorded[trial.id], RECORD) for trial in trials if trial.id in recorded}
     records = {id_: record for id_, record in found.items() if record is not None}
     if not records:
         return list(trials), []
-    making = (trials if wanted is None else wanted) if build else ()
     data, splits = {trial.dataset.model_dump_json() for trial in making}, {_read_by(trial) for trial in making}
-    today = _TodaysData(InputCache(data_dir, cache, apart=True), data, splits, report)
+    today = _TodaysData(InputCache(data_dir, apart=True), data, splits, report)
     settled = [today.settled(trial, records[trial.id]) if trial.id in records else trial for trial in trials]
     # Trials without a record that read the same become other trials than older ones too: seeds stay one cell.
     new = {_read_by(trial): trial.data for trial in settled if trial.data}
@@ -335,8 +313,6 @@ class _TodaysData:
 
     def settled(self, trial: TrialConfig, record: dict[str, Any]) -> TrialConfig:
         """Return `trial`, or it on today's data if its record is of other data."""
-        from harness.data.prepared import fingerprint
-
         was = (record.get("dataset") or {}).get("fingerprint"), record.get("partition_fingerprint")
         if was[0] is None:
             self._old += record.get("status") == "ok"
@@ -359,13 +335,9 @@ class _TodaysData:
 
     def _graph(self, trial: TrialConfig, record: dict[str, Any]) -> Path | None:
         """Return where the data set of today is prepared; None if it is that of the record, or cannot be had."""
-        from harness.data.registry import generators, prepared_name
-
         spec, key, inputs = trial.dataset, trial.dataset.model_dump_json(), self.inputs
-        where = {"data_dir": inputs.data_dir, "cache": inputs.cache}
-        found, name = inputs.known.once(
-            ("found", key), lambda: (inputs.found_graph(spec), prepared_name(spec, **where))
-        )
+        found = inputs.known.once(("found", key), lambda: inputs.found_graph(spec))
+        name = inputs.known.once(("name", key), lambda: prepared_name(spec, data_dir=inputs.data_dir))
         same_files = name in (None, record["dataset"].get("prepared")) or spec.name in generators()
         if found is not None or same_files:
             return found
@@ -379,7 +351,6 @@ class _TodaysData:
 
     def _partition(self, trial: TrialConfig, graph: Path) -> str | None:
         """Return the fingerprint of today's partition; None if there is none yet."""
-        from harness.data.partition.cached import partition_fingerprint
 
         def look() -> str | None:
             paths = self.inputs.found_partition(trial, graph)

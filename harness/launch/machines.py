@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import traceback
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -126,12 +127,10 @@ class OneMachine:
             return 0, len(trials)
 
     def measure(self, trial: TrialConfig) -> Measurement | None:
-        """Return how fast this machine is, by the reference workload on the cores that trials get; None if that fails.
-
-        It has the threads of `trial`, which comes next, so that the process that forks that one's ranks can fork it.
-        """
+        """Return how fast this machine is, by the reference workload on the cores that trials get; None if it fails."""
         if self.worker != WORKER:
             return None
+        # It has the threads of the trial, so that the process that forks that one's ranks can fork it.
         cores, ranks, own = usable_cores(), placements_of(range(1), 1), self.threads(trial)
         with scratch() as folder:
             job = folder / "job.json"
@@ -198,17 +197,18 @@ class SpeedReference:
         self._tried = datetime.now(UTC)
 
 
-def explain(error: Exception) -> tuple[Status, str]:
-    """Return status and reason of a trial that `error` ended in the runner."""
+def explain(error: Exception) -> tuple[Status, str, str]:
+    """Return status, reason and log of a trial that `error` ended in the runner."""
+    log = "".join(traceback.format_exception(error))
     if isinstance(error, OSError) and (known := of_system(error)) is not None:
-        error = known
+        return "error", str(known), log
     if isinstance(error, DataUnavailable | UserError):
-        return "skipped" if isinstance(error, DataUnavailable) else "error", str(error)
+        return "skipped" if isinstance(error, DataUnavailable) else "error", str(error), ""
     if isinstance(error, NotPrepared):
-        return error.status, str(error)
+        return error.status, str(error), error.log
     if isinstance(error, MemoryError):
-        return "oom", f"out of memory in the runner: {error}"
-    return "error", f"{type(error).__name__} in the runner: {' '.join(str(error).split())}"
+        return "oom", f"out of memory in the runner: {error}", log
+    return "error", f"{type(error).__name__} in the runner: {' '.join(str(error).split())}", log
 
 
 def warm_up(trials: Sequence[TrialConfig], run: Callable[[TrialJob], GroupResult], report: Report) -> tuple[int, int]:
@@ -232,8 +232,7 @@ def warm_up(trials: Sequence[TrialConfig], run: Callable[[TrialJob], GroupResult
             preload({})  # or a rank would have more than it calls
         inputs, failed = InputCache(), 0
         for number, (key, trial) in enumerate(missing.items()):
-            full = number * WIDTH // len(missing)
-            bar = "█" * full + "░" * (WIDTH - full)
+            bar = ("█" * (number * WIDTH // len(missing))).ljust(WIDTH, "░")
             report(f"compiling kernels, once on this machine {bar} {number}/{len(missing)} {trial.method.name}")
             why, called = _called(tiny(trial), run, inputs)
             if why is not None and (usual := with_usual_numbers(trial)) != trial:  # too large for a tiny graph, perhaps
@@ -273,12 +272,8 @@ def with_usual_numbers(trial: TrialConfig) -> TrialConfig:
     """Return the trial with the method's defaults for its numbers, which is of the same `shape`."""
     own = trial.method.options
     known = METHODS.load(trial.method.name).Options.option_defaults().items()
-    usual = {key: value for key, value in known if _is_number(value) and type(value) is type(own.get(key))}
+    usual = {key: value for key, value in known if type(value) in (int, float) and type(value) is type(own.get(key))}
     return trial.model_copy(update={"method": trial.method.model_copy(update={"options": own | usual})})
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def everything() -> list[TrialConfig]:
@@ -309,25 +304,16 @@ def tiny(trial: TrialConfig) -> TrialConfig:
 
 
 def shape(trial: TrialConfig) -> str:
-    """Return what decides which kernels a trial calls with which types, and on what they depend, as a digest.
-
-    Numbers among the options of a method or a model do not.
-    """
+    """Return what decides which kernels a trial calls with which types, and on what they depend, as a digest."""
     small = tiny(trial)
     config = small.model_dump(mode="json", include={"method", "model", "device"})
-    config["method"], config["model"] = map(_without_numbers, (config["method"], config["model"]))
+    # Numbers among the options of a method or a model decide nothing.
+    alike: Any = {"parse_int": lambda number: "int", "parse_float": lambda number: "float"}
+    config |= json.loads(json.dumps({key: config[key] for key in ("method", "model")}), **alike)
     train = small.train.model_dump(include={"precision", "spmm", "products", "inductive", "sampled_eval"})
     config |= {"train": train, "dataset": small.dataset.options, "parts": small.partition.parts}
     text = json.dumps([config, _code()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _without_numbers(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_numbers(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_numbers(inner) for inner in value]
-    return type(value).__name__ if _is_number(value) else value
 
 
 @cache

@@ -8,6 +8,7 @@ process id. See docs/design/networks.md.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import socket
@@ -38,12 +39,7 @@ def inside(namespace: int) -> tuple[str, ...]:
 
 
 def enter(namespace: int) -> None:
-    """Enter a network namespace, close its descriptor, and mount its /sys, as `ip netns exec` does.
-
-    The process must have one thread. In a user's own namespace it has no capability afterwards. Raises OSError.
-    """
-    import fcntl
-
+    """Enter a network namespace as `ip netns exec` does, in a process of one thread, and close its descriptor."""
     owner = fcntl.ioctl(namespace, _GET_OWNER)
     is_users = os.fstat(owner).st_ino != os.stat("/proc/self/ns/user").st_ino  # root needs no user namespace
     if is_users:
@@ -56,7 +52,7 @@ def enter(namespace: int) -> None:
     with suppress(OSError):  # root's mounts are locked in a user namespace: the new /sys covers the old one
         libc("umount2", b"/sys", _DETACH)
     libc("mount", b"harness", b"/sys", b"sysfs", 0, None)
-    if is_users:
+    if is_users:  # root of its own namespace has no capability outside, and needs none inside
         _keep(0)
 
 

@@ -74,10 +74,7 @@ def network(spec: NetworkSpec | None, world: int) -> Iterator[list[Placement]]:
 
 
 def why_not(spec: NetworkSpec) -> str | None:
-    """Return why this machine cannot play the network `spec`, and what would help; None if it can.
-
-    What the kernel has is found out in a namespace that is removed at once.
-    """
+    """Return why this machine cannot play the network `spec`, and what would help; None if it can."""
     if missing := [tool for tool in ("ip", "tc") if shutil.which(tool) is None]:
         return f"network {spec.label} needs {' and '.join(missing)} (apt install iproute2)"
     needs = {
@@ -89,6 +86,7 @@ def why_not(spec: NetworkSpec) -> str | None:
         needs["sch_tbf"] = Command(0, "tc", [f"qdisc add dev cable root {_tbf(spec)}"])
     if spec.latency_s:
         needs["sch_netem"] = Command(0, "tc", [f"qdisc add dev lo root {_netem(spec)}"])
+    # What the kernel has is found out in a namespace that is removed at once.
     try:
         with namespaces(1, [*needs.values()]) as (probe,):
             tried = subprocess.run([*helper.inside(probe), "true"], pass_fds=[probe], capture_output=True, text=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from harness.data.catalog import DatasetInfo
+from harness.data.partition.cached import partition_table
 from harness.data.registry import dataset_info
 from harness.files import size_text
 from harness.gpus import why_unusable
@@ -112,10 +113,7 @@ def outdated(trials: Sequence[TrialConfig], store: ResultStore, options: RunOpti
 
 
 def warnings(planned: Sequence[PlannedTrial], machine: Capacity | None) -> list[str]:
-    """Return a line for each thing that is likely not meant: more ranks than cores or GPUs, no GPU.
-
-    `machine` is this one; None where others run the trials: then what its cores and GPUs are is no matter.
-    """
+    """Return a line for each thing that is likely not meant on this `machine`; none where others run the trials."""
     if machine is None:
         return []
     gpus, here = len(machine.gpus), cores()
@@ -145,7 +143,7 @@ class _Planner:
     _tables: dict[str, tuple[Table | None, Table | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._inputs = InputCache(self.options.data_dir, self.options.cache)
+        self._inputs = InputCache(self.options.data_dir)
         for record in self.records.values():
             if record.partition:
                 trial = TrialConfig.model_validate(record.config)
@@ -176,9 +174,8 @@ class _Planner:
         if is_done(status, self.options):
             return "done", None, None
         once, data, network = self._inputs.known.once, trial.dataset, trial.network
-        directories = self.options.data_dir, self.options.cache
         # In a list: an error that is found is raised.
-        missing = once(("missing", data.model_dump_json()), lambda: [missing_data(data, *directories)])[0]
+        missing = once(("missing", data.model_dump_json()), lambda: [missing_data(data, self.options.data_dir)])[0]
         if missing is not None:
             return "skip", missing.reason, missing.command
         if network is not None and (reason := once(network, lambda: why_not(network))) is not None:
@@ -187,8 +184,6 @@ class _Planner:
 
     def _partition_tables(self, trial: TrialConfig, graph: Path | None) -> tuple[Table | None, Table | None]:
         """Return the tables of the partitions that are trained and evaluated on, as far as they are known."""
-        from harness.data.partition.cached import partition_table
-
         key = _split_key(trial)
         known = self._tables.get(key, (None, None))
         if key not in self._tables or (is_inductive(trial) and known[1] is None):
@@ -211,64 +206,52 @@ def total(components: Components) -> int:
 def estimate(
     trial: TrialConfig, graph: DatasetInfo, model: Architecture, *, train: Table | None, full: Table | None
 ) -> tuple[tuple[Components, ...], tuple[str, ...]]:
-    """Return what each rank of `trial` needs at most, and what the method says of its options at these sizes.
-
-    `train` and `full` are the tables of the partitions that are trained and evaluated on, if known. Where one is
-    missing, parts are balanced and have a boundary as large as it can be: min(N - n_in, E / P). An unknown training
-    subgraph is the whole graph.
-    """
+    """Return what each rank needs at most, by the known tables of partitions, and the method's words on its options."""
     method, spec, parts = METHODS.load(trial.method.name, trial.plugin), trial.train, trial.partition.parts
     inductive = is_inductive(trial)
-    rows = [] if train is None else _ranks(train)
-    totals = [sum(row[key] for row in rows) for key in ("inner", "edges")]
-    nodes, edges = totals if rows else (graph.nodes, graph.edges)
-    cases = []
-    for rank in range(parts):
-        part = _part(graph, parts, rank, train)
-        cases.append(
-            MemoryCase(
-                train=part,
-                evaluated=_part(graph, parts, rank, full if inductive else train) if spec.scored else None,
-                train_nodes=rows[rank]["train_nodes"] if rows else part.inner,
-                nodes=nodes,
-                edges=edges,
-                model=model,
-                parts=parts,
-                itemsize=spec.itemsize,
-                rounded=spec.precision == "bf16",
-                moments=optimizer_of(spec, trial.plugins.get("optimizer")).moments,
-                inductive=inductive,
-                multilabel=graph.multilabel,
-                cuda=trial.device == "cuda",
-                torch_engine=uses_torch(spec.spmm, trial.device),
-                threads=threads_of(trial),
-                evaluation_mib=spec.evaluation_mib,
-            )
+    trained, evaluated = (_parts(graph, parts, table) for table in (train, full if inductive else train))
+    totals = sum(part.inner for part in trained), sum(part.edges for part in trained)
+    nodes, edges = totals if train else (graph.nodes, graph.edges)
+    cases = [
+        MemoryCase(
+            train=trained[rank],
+            evaluated=evaluated[rank] if spec.scored else None,
+            train_nodes=train[rank]["train_nodes"] if train else trained[rank].inner,
+            nodes=nodes,
+            edges=edges,
+            model=model,
+            parts=parts,
+            itemsize=spec.itemsize,
+            rounded=spec.precision == "bf16",
+            moments=optimizer_of(spec, trial.plugins.get("optimizer")).moments,
+            inductive=inductive,
+            multilabel=graph.multilabel,
+            cuda=trial.device == "cuda",
+            torch_engine=uses_torch(spec.spmm, trial.device),
+            threads=threads_of(trial),
+            evaluation_mib=spec.evaluation_mib,
         )
+        for rank in range(parts)
+    ]
     options = method.Options(**trial.method.options)
     said = dict.fromkeys(line for case in cases for line in method.option_warnings(options, case))
     return tuple(method.memory(options, case) for case in cases), tuple(said)
 
 
-def _part(graph: DatasetInfo, parts: int, rank: int, table: Table | None) -> PartSize:
-    if table is not None:
-        row = _ranks(table)[rank]
-        return PartSize(row["inner"], row["boundary"], row["edges"], row["edges_cut"])
+def _parts(graph: DatasetInfo, parts: int, table: Table | None) -> list[PartSize]:
+    """Return the parts' sizes; where they are not known, of balanced parts whose boundary is as large as it can be."""
+    if table:
+        rows = [row for row in table if row["part"] != "total"]
+        return [PartSize(row["inner"], row["boundary"], row["edges"], row["edges_cut"]) for row in rows]
     inner, edges = -(-graph.nodes // parts), -(-graph.edges // parts)
     boundary = min(graph.nodes - inner, edges)
     # A sample keeps most edges if every boundary node has one.
-    return PartSize(inner, boundary, edges, boundary)
-
-
-def _ranks(table: Table) -> list[Mapping[str, Any]]:
-    return [row for row in table if row["part"] != "total"]
+    return [PartSize(inner, boundary, edges, boundary)] * parts
 
 
 def shortage(memory: Sequence[Components], device: str, has: Capacity) -> Shortage | None:
-    """Return where the ranks of a trial may not fit; None if they do, or GPUs are not known.
-
-    On a CPU all ranks of a node share its memory; on GPUs the node's rank r has GPU r modulo their number.
-    """
+    """Return where the ranks of a trial may not fit; None if they do, or GPUs are not known."""
+    # On a CPU all ranks of a node share its memory; on GPUs the node's rank r has GPU r modulo their number.
     for block in blocks(len(memory), has.nodes):
         if device == "cpu":
             places = [(has.where, has.machine, slice(block.start, block.stop))]
@@ -283,10 +266,7 @@ def shortage(memory: Sequence[Components], device: str, has: Capacity) -> Shorta
 
 
 def require_means(trials: Sequence[TrialConfig], suite: Suite, machines: Capacity) -> None:
-    """Refuse what no such machines could begin: more ranks than they have memory for, weights that do not fit.
-
-    UserError with a line for each.
-    """
+    """Refuse more ranks, or larger weights, than such machines can begin with; UserError with a line for each."""
     each = machines.machine // PROCESS_BYTES
     errors = [
         suite.source.error(

@@ -122,22 +122,19 @@ def wait_for_end(ranks: Sequence[RankProcess], timeout_s: float) -> None:
 
 
 def start_rank(
-    worker: str, job: Path, placement: Placement, threads: int, log: Path, stdin: int, fork: Fork | None = None
+    worker: str, job: Path, placement: Placement, threads: int, stdin: int, fork: Fork | None = None
 ) -> RankProcess:
-    """Start `python -P -m worker job` at `placement`, its output going to `log`; `fork` starts it if there is one.
-
-    -P keeps the working directory off the module path: a user's `queue.py` there would be imported for Python's.
-    `stdin` is the read end of a pipe; the rank ends when the other end, which it must not inherit, is closed.
-    """
+    """Start a rank, which ends when the pipe that `stdin` reads is closed at the other end."""
     env, own, cores = rank_environment(placement, threads), placement.namespace, placement.cores
     before = os.sched_getaffinity(0) if cores and hasattr(os, "sched_getaffinity") else None
-    with log.open("ab") as stream:
+    with log_path(job.parent, placement.rank).open("ab") as stream:
         if fork is not None:
             return RankProcess(placement.rank, fork(str(job), env, placement, stream.fileno(), stdin))
         try:
             # A child inherits the pins of the thread that starts it; between its start and its program nothing may run.
             if before and cores:
                 os.sched_setaffinity(0, cores)
+            # -P keeps the working directory off the module path: a `queue.py` there would be imported for Python's.
             popen = subprocess.Popen(
                 [*(() if own is None else inside(own)), sys.executable, "-P", "-m", worker, str(job)],
                 stdin=stdin,
@@ -181,10 +178,9 @@ def loopback() -> str:
 
 def is_loopback(address: str) -> bool:
     """Return whether only this machine reaches `address`; False for what is no IP address."""
-    try:
+    with suppress(ValueError):
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
+    return False
 
 
 class ProgressTail:
@@ -195,12 +191,10 @@ class ProgressTail:
 
     def new(self) -> list[dict[str, Any]]:
         """Return the new events, oldest first; a line still being written comes at a later call."""
-        try:
-            with self._path.open("rb") as stream:
-                stream.seek(self._offset)
-                chunk = stream.read()
-        except FileNotFoundError:
-            return []
+        chunk = b""
+        with suppress(FileNotFoundError), self._path.open("rb") as stream:
+            stream.seek(self._offset)
+            chunk = stream.read()
         self._offset += len(chunk)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         return [event for line in lines if (event := json_object(line)) is not None]
@@ -239,25 +233,20 @@ class Latest:
 
 def read_rank(out: Path, rank: int) -> dict[str, Any] | None:
     """Return what `rank` wrote at its end, or None if it wrote nothing readable."""
-    try:
+    with suppress(OSError):
         written = json_object((out / f"rank{rank}.json").read_bytes())
-    except OSError:
-        return None
-    return written if written is not None and isinstance(written.get("status"), str) else None
+        return written if written is not None and isinstance(written.get("status"), str) else None
+    return None
 
 
 def read_ended_epochs(out: Path, rank: int) -> list[dict[str, Any]]:
     """Return the rows of the epochs that `rank`, which wrote no report, had kept; no line that a record cannot have."""
-    try:
-        lines = (out / f"epochs-{rank}.jsonl").read_bytes().splitlines()
-    except OSError:
-        return []
     rows = []
-    for row in filter(None, map(json_object, lines)):
-        with suppress(ValidationError):
-            _Epoch.model_validate(row)
-            if odd_number(row) is None:
-                rows.append(row)
+    with suppress(OSError):
+        for row in filter(None, map(json_object, (out / f"epochs-{rank}.jsonl").read_bytes().splitlines())):
+            with suppress(ValidationError):
+                _Epoch.model_validate(row)
+                rows += [row] if odd_number(row) is None else []
     return rows
 
 
@@ -268,16 +257,13 @@ def log_path(out: Path, rank: int) -> Path:
 
 def log_tail(out: Path, rank: int, limit: int = LOG_BYTES) -> str:
     """Return at most the last `limit` bytes of a rank's output, from the start of a line."""
-    try:
-        with log_path(out, rank).open("rb") as stream:
-            size = stream.seek(0, 2)
-            stream.seek(max(0, size - limit))
-            data = stream.read()
-    except OSError:
-        return ""
-    if size > limit:
-        data = data.partition(b"\n")[2]
-    return data.decode("utf-8", errors="replace")
+    with suppress(OSError), log_path(out, rank).open("rb") as stream:
+        size = stream.seek(0, 2)
+        stream.seek(max(0, size - limit))
+        if size > limit:
+            stream.readline()
+        return stream.read().decode("utf-8", errors="replace")
+    return ""
 
 
 def group_log(out: Path, ranks: Sequence[int]) -> str:
@@ -337,10 +323,7 @@ def _short(value: Any) -> str:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Yield an empty directory of this user alone, below TMPDIR.
-
-    It is removed with the context, or by the next run where its process was killed.
-    """
+    """Yield an empty directory of this user below TMPDIR; if this process is killed, the next run removes it."""
     own = os.getpid()
     with tempfile.TemporaryDirectory(prefix=f"harness-{_pid_space()}-{own}-{start_time(own) or 0}-") as directory:
         yield Path(directory)
@@ -350,16 +333,14 @@ def clean_scratch() -> None:
     """Remove what killed processes of this user left, those that are seen from here, and no others'."""
     for path in Path(tempfile.gettempdir()).glob("harness-*"):
         found = _SCRATCH.fullmatch(path.name)
-        if found is None or int(found[1]) != _pid_space() or start_time(int(found[2])) == int(found[3]):
-            continue
-        with suppress(OSError):
-            if path.lstat().st_uid == os.getuid():
-                shutil.rmtree(path)
+        if found and int(found[1]) == _pid_space() and start_time(int(found[2])) != int(found[3]):
+            with suppress(OSError):
+                if path.lstat().st_uid == os.getuid():
+                    shutil.rmtree(path)
 
 
 def _pid_space() -> int:
     # Process ids of another container say nothing here, so that names of directories have the ids' namespace.
-    try:
+    with suppress(OSError):
         return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return 0
+    return 0

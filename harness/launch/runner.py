@@ -7,7 +7,6 @@ import hashlib
 import json
 import shutil
 import time
-import traceback
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,15 +14,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from harness.errors import DataUnavailable, UserError
+from harness.errors import UserError
 from harness.launch.group import GroupResult, RankFailure
 from harness.launch.hardware import check_device
-from harness.launch.inputs import InputCache, NotPrepared, TrialInputs, on_todays_data
+from harness.launch.inputs import InputCache, TrialInputs, on_todays_data
 from harness.launch.machines import OneMachine, SpeedReference, TrialJob, explain
 from harness.launch.process import Latest, clean_scratch
 from harness.launch.runner_process import FAILED, INTERRUPTED, OK
 from harness.launch.slots import Request, RunOptions, Slots, TrialQueue, Turn, is_done
-from harness.results.environment import Measurement
+from harness.results.environment import Measurement, collect
 from harness.results.leases import Leases, Runner
 from harness.results.record import Record, Status, epoch_rows, unlike, without_epochs
 from harness.results.record_store import ResultStore, kept, kept_suites
@@ -129,12 +128,8 @@ class TrialRunner:
         machine, outcome = self.machine.at(acquired.slot), TrialOutcome()
         try:
             self._train(turn, machine, outcome, progress)
-        except NotPrepared as error:
-            outcome.failed(*explain(error), error.log)
-        except (DataUnavailable, UserError) as error:
-            outcome.failed(*explain(error))
         except Exception as error:  # the suite goes on whatever one trial runs into
-            outcome.failed(*explain(error), traceback.format_exc())
+            outcome.failed(*explain(error))
         acquired.withdraw()  # before the record is written: trials that start meanwhile disturb nothing of this one
         environment = {**self.environment, "threads": machine.threads(trial), **acquired.described()}
         environment["reference_s"] = outcome.reference and outcome.reference.seconds
@@ -144,9 +139,9 @@ class TrialRunner:
         except UserError:
             raise
         except Exception as error:  # a rank may have reported anything, and the suite goes on whatever that is
-            status, reason = explain(error)
+            status, reason, log = explain(error)
             lost = replace(outcome, group=GroupResult(log=outcome.group.log), result={})
-            lost.failed(status, f"what its ranks reported cannot be kept: {reason}", traceback.format_exc())
+            lost.failed(status, f"what its ranks reported cannot be kept: {reason}", log)
             return self._keep(turn, lost, started, environment, progress)
 
     def _train(self, turn: Turn, machine: OneMachine, outcome: TrialOutcome, progress: TrialProgress) -> None:
@@ -268,8 +263,6 @@ def run_suite(
     earlier), and 130 if the user interrupted the run.
     Raises UserError for a mistake that concerns the whole suite.
     """
-    from harness.results.environment import collect
-
     on = machine or OneMachine(suite.timeouts, options.worker, options.warm, audit=options.audit)
     check_device(trials, on.nodes)
     with store.runner() as me:
@@ -281,12 +274,12 @@ def run_suite(
             every = list({trial.id: trial for trial in (*(before.trials if before else ()), *trials)}.values())
         else:
             every = expand(suite, device=trials[0].device if trials else None, data_dir=options.data_dir)
-        today, _ = on_todays_data(every, store, options.data_dir, options.cache, build=False)
+        today, _ = on_todays_data(every, store, options.data_dir)
         store.keep_suite(kept(suite, today))
         request = request_of(trials, store, leases, options)
         queue = TrialQueue(store, leases, Slots(options.jobs, options.together), request, trials, on.nodes)
         shown.suite_started(len(trials), len(trials) - len(queue.left))
-        inputs = InputCache(options.data_dir, options.cache, apart=True)
+        inputs = InputCache(options.data_dir, apart=True)
         gc.freeze()  # what is known of the suite stays, so that a collection looks through little
         try:
             reference = SpeedReference(store.directory)

@@ -43,8 +43,7 @@ class RunOptions:
 
     retry: frozenset[str] = frozenset()  # statuses whose trials run again
     fresh: bool = False  # all selected trials run again
-    data_dir: Path | None = None  # where data is looked up, and
-    cache: Path | None = None  # kept; None: the environment's
+    data_dir: Path | None = None  # where data is looked up; None: the environment's
     warm: bool = True  # ranks are forked by a process that has imported what they need, where that is possible
     worker: str = WORKER  # the module every rank runs
     jobs: int = 1
@@ -93,11 +92,7 @@ class Slot:
     gpus: tuple[str, ...] | None = None
 
     def placed(self, placement: Placement, each: int, near: Sequence[frozenset[int]] = ()) -> Placement:
-        """Give a rank of the trial its GPUs and `each` cores of the slot; ranks share few cores in turn.
-
-        It has the runner's cores where it is not known which of them a quota leaves to it. `near`: the cores near each
-        GPU, which its ranks are given before others.
-        """
+        """Give a rank of the trial its GPUs and `each` cores of the slot, first of those `near` its GPU."""
         pool = self.cores
         if pool is None:  # a quota lets others have any of the cores, and some systems pin no process
             usable = usable_cores()
@@ -130,11 +125,9 @@ class AcquiredSlot:
     _own: Path | None = None
 
     def announce(self, trial: TrialConfig) -> None:
-        """Show that a trial runs here, to trials that run and to those that will.
-
-        A trial that comes adds itself to what the others show: one of two always sees the other.
-        """
+        """Show that a trial runs here, to trials that run and to those that will."""
         line = json.dumps({"trial": trial.id, "label": trial.label}) + "\n"
+        # A trial that comes adds itself to what the others show: one of two always sees the other.
         with locked(self._home / _BOOK):
             for path in sorted(self._home.glob(f"{_SLOT}*")):
                 with ExitStack() as stale:  # a file that can be locked is a dead runner's

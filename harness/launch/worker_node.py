@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-import traceback
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import DataUnavailable, UserError
+from harness.errors import UserError
 from harness.launch.coordinator import JOINED, PLAN, REFUSED, WATCH_S, NodeInfo, check_plan, plan_of, ranks_rendezvous
 from harness.launch.group import GroupResult, RankFailure
 from harness.launch.hardware import check_device
-from harness.launch.inputs import InputCache, NotPrepared, TrialInputs
+from harness.launch.inputs import InputCache, TrialInputs
 from harness.launch.machines import OneMachine, TrialJob, explain
 from harness.launch.process import placements_of, scratch
 from harness.launch.rendezvous import CALL, POLL_S, Coordination, CoordinatorLost, interface_of, wait_for
@@ -43,7 +42,7 @@ def take_part(
         show(f"joined the run at {coordinator.cluster.endpoint}")
         ranks = OneMachine(suite.timeouts, options.worker, options.warm, coordinator.cluster.nodes, audit=options.audit)
         ranks.warm_up(trials, show)
-        inputs = InputCache(options.data_dir, options.cache, apart=True)
+        inputs = InputCache(options.data_dir, apart=True)
         info = NodeInfo.here(uuid.uuid4().hex, coordinator.address)
         by_id = {trial.of_any_data.id: trial for trial in trials}
         return WorkerNode(coordinator, by_id, ranks, inputs, info, show).take_part()
@@ -132,9 +131,7 @@ class WorkerNode:
             self._report(run, what, _failed("error", "was interrupted by its user"))
             raise
         except Exception as error:
-            status, reason = explain(error)
-            log = "" if isinstance(error, DataUnavailable | UserError) else traceback.format_exc()
-            log = error.log if isinstance(error, NotPrepared) else log
+            status, reason, log = explain(error)
             self.show(f"    {reason}")
             self._report(run, what, _failed(status, f"said: {reason}", log))
 

@@ -22,13 +22,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.errors import UserError, writing
-from harness.files import SMALL, read_bytes, read_text, write_whole
+from harness.files import SMALL, read_bytes, read_object, read_text, write_whole
 
 RUNNERS, LEASES = ".runners", ".leases"
 HEARTBEAT_S, LOST_S = 5.0, 60.0
@@ -389,10 +389,8 @@ class Leases:
     def _content(self, trial: str, number: int) -> Lease:
         key = trial, number
         if key not in self._read:
-            content: Any = None
-            with contextlib.suppress(OSError, UserError, ValueError, RecursionError):
-                content = json.loads(read_bytes(self.home / f"{trial}.{number}", SMALL))
-            if not isinstance(content, dict):  # being written, by a runner that may die before the end
+            content = read_object(self.home / f"{trial}.{number}", SMALL)
+            if content is None:  # being written, by a runner that may die before the end
                 since = self._empty.setdefault(key, self.runners.clock())
                 waited = self.runners.clock() - since > self.runners.lost_s
                 return Lease(trial, number, None if waited else _UNKNOWN)

@@ -44,7 +44,8 @@ def test_records_caches_and_what_ranks_write(umask: int, tmp_path: Path, monkeyp
     monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "data"))
     suite = load_suite(write_suite(tmp_path))
     trials = expand(suite)[2:4]
-    options = RunOptions(data_dir=tmp_path / "data", cache=tmp_path / "cache", worker="launch.fake_worker")
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
+    options = RunOptions(data_dir=tmp_path / "data", worker="launch.fake_worker")
     store = ResultStore(tmp_path / "results", suite.name)
     assert run_suite(suite, trials, store, options, Silent()) == 0
     written = [path for place in ("results", "cache") for path in (tmp_path / place).rglob("*")]

@@ -105,7 +105,7 @@ def test_its_suite_is_planned_with_its_memory(file: Path, tmp_path: Path) -> Non
     trials = expand(load_suite(file.parent / "gin.yaml"), device="cpu")
     assert {trial.model.options["eps"] for trial in trials} == {0.1}
     assert {trial.plugins["model"].file for trial in trials} == {file}
-    planned = plan(trials, ResultStore(tmp_path, "gin"), RunOptions(cache=tmp_path))
+    planned = plan(trials, ResultStore(tmp_path, "gin"), RunOptions())
     assert all(min(map(sum, (part.values() for part in each.memory))) > 0 for each in planned)
 
 

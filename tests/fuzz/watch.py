@@ -130,7 +130,7 @@ def _by_numba() -> bool:
 
 
 def _unclear(error: Exception, named: str) -> str:
-    lines = error.lines if isinstance(error, UserError) else (str(error),)
+    lines = str(error).splitlines() if isinstance(error, UserError) else [str(error)]
     for line in lines:
         if not line.isprintable():
             return f"a refusal is no clean line: {line[:100]!r}"

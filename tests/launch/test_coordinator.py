@@ -50,7 +50,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         suite = load_suite(file)
         trials = expand(suite, data_dir=tmp_path / "coordinator")
         options = {
-            name: RunOptions(data_dir=tmp_path / name, cache=tmp_path / f"cache-{name}", worker="launch.fake_worker")
+            name: RunOptions(data_dir=tmp_path / name, worker="launch.fake_worker")
             for name in ("coordinator", "worker")
         }
         cluster = Cluster(2, "127.0.0.1", free_port(), rdzv_timeout_s=30, node_timeout_s=20)

@@ -28,7 +28,8 @@ pytestmark = pytest.mark.timeout(120)
 class Bench:
     """A suite of one data set, run with fake ranks."""
 
-    def __init__(self, home: Path, **sections: Any) -> None:
+    def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch, **sections: Any) -> None:
+        monkeypatch.setenv("HARNESS_CACHE", str(home / "cache"))
         self.suite = self.suite_of(**sections)
         self.home, self.data, self.cache = home, home / "data", home / "cache"
         write_ring(self.data)
@@ -42,12 +43,12 @@ class Bench:
 
     def trials(self, *, build: bool = True) -> tuple[list[TrialConfig], list[str]]:
         every = expand(self.suite, data_dir=self.data)
-        return on_todays_data(every, self.store, self.data, self.cache, build=build)
+        return on_todays_data(every, self.store, self.data, every if build else ())
 
     def run(self) -> list[str]:
         """Run what is left and return what was said."""
         trials, said = self.trials()
-        options = RunOptions(data_dir=self.data, cache=self.cache, worker="launch.fake_worker", warm=False)
+        options = RunOptions(data_dir=self.data, worker="launch.fake_worker", warm=False)
         assert run_suite(self.suite, trials, self.store, options, Silent()) == 0
         return said
 
@@ -75,7 +76,7 @@ class Unwanted:
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
-    return Bench(tmp_path)
+    return Bench(tmp_path, monkeypatch)
 
 
 def test_changed_features_are_another_trial(bench: Bench) -> None:
@@ -126,20 +127,20 @@ def test_what_is_asked_for_is_made_and_told_and_nothing_else(bench: Bench, monke
     told: list[str] = []
 
     def look(**options: Any) -> list[str | None]:
-        trials, _ = on_todays_data(every, bench.store, bench.data, bench.cache, report=told.append, **options)
+        trials, _ = on_todays_data(every, bench.store, bench.data, report=told.append, **options)
         return [trial.data and trial.data[:16] for trial in trials]
 
-    monkeypatch.setattr("harness.data.registry.prepare", fail := Unwanted())
-    assert look(wanted=[]) == look(build=False) == [None, None]
+    monkeypatch.setattr("harness.launch.inputs.prepare", fail := Unwanted())
+    assert look() == [None, None]
     monkeypatch.undo()
     assert (fail.calls, told) == (0, [])
-    first, second = look(wanted=every[:1])
+    first, second = look(making=every[:1])
     assert (len(first or ""), second) == (16, None)
     assert told.pop() == "partitioning ring into 2 (chunk)"
     made = sorted(bench.cache.rglob("*"))
-    assert look(build=False) == look(wanted=every[:1]) == [first, None]
+    assert look() == look(making=every[:1]) == [first, None]
     assert sorted(bench.cache.rglob("*")) == made
-    assert look() == [first, first]
+    assert look(making=every) == [first, first]
     assert told[-1] == "partitioning ring into 3 (chunk)"
 
 
@@ -211,7 +212,7 @@ def test_records_older_than_fingerprints_are_kept_and_said_to_be(bench: Bench) -
 
 def test_all_is_read_once_for_fingerprints_that_cannot_be_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     [trial] = expand(bench.suite, data_dir=bench.data)
-    kept = InputCache(bench.data, bench.cache).get(trial, print).fingerprint
+    kept = InputCache(bench.data).get(trial, print).fingerprint
     files = list(bench.cache.rglob("fingerprint.json"))
     assert len(files) == 2
     for file in files:
@@ -223,7 +224,7 @@ def test_all_is_read_once_for_fingerprints_that_cannot_be_kept(bench: Bench, mon
 
     monkeypatch.setattr(store, "write_whole", full)
     monkeypatch.setattr(store, "hash_file", lambda path, hash_=store.hash_file: read.append(path) or hash_(path))
-    inputs = InputCache(bench.data, bench.cache)
+    inputs = InputCache(bench.data)
     assert {inputs.get(trial, print).fingerprint for _ in range(3)} == {kept}
     assert sorted(set(read)) == sorted(read)
     assert any(path.name == "features.npy" for path in read)

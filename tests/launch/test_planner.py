@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def test_states(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [planned.state for planned in before] == ["run", "run", "skip", "skip", "run", "run"]
     assert {planned.command for planned in before[2:4]} == {"harness data get reddit"}
     assert before[2].reason == "reddit is not here"
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
     monkeypatch.setenv("FAKE_RANKS", '{"1": "diverged"}')
     suite = load_suite(suite_file)
     store = ResultStore(suite_file.parent / "results", suite.name)

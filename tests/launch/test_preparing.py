@@ -124,7 +124,7 @@ def test_the_runner_ends_and_so_does_what_prepares(home: Path) -> None:
         "import sys; from pathlib import Path; from harness.launch.inputs import InputCache\n"
         "from harness.suite.schema import TrialConfig\n"
         "trial = TrialConfig.model_validate_json(Path('trial.json').read_text())\n"
-        "InputCache(Path('data'), Path('cache'), apart=True).get(trial, print)\n"
+        "InputCache(Path('data'), apart=True).get(trial, print)\n"
     )
     runner = subprocess.Popen([sys.executable, "-c", script])
     try:
@@ -169,7 +169,7 @@ def test_mistakes_are_told_as_they_are_here(home: Path) -> None:
     assert str(apart.value) == str(here.value)
     absent = trial.model_copy(update={"dataset": trial.dataset.model_copy(update={"name": "cora"})})
     with pytest.raises(DataUnavailable) as missing:
-        InputCache(home / "data", home / "cache", apart=True).get(absent, print)
+        InputCache(home / "data", apart=True).get(absent, print)
     assert str(missing.value).endswith("get it with: harness data get cora")
 
 

@@ -64,7 +64,8 @@ def write_suite(directory: Path, text: str = SUITE) -> Path:
 
 def run_tiny(directory: Path, variables: dict[str, str]) -> None:
     """Run the suite of `directory` with fake ranks, in a process of its own, and exit with its code."""
-    os.environ.update(variables, PYTHONPATH=str(TESTS), HARNESS_DATA=str(directory / "data"))
+    path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+    os.environ.update(variables, PYTHONPATH=path, HARNESS_DATA=str(directory / "data"))
     suite = load_suite(directory / "tiny.yaml")
     options = RunOptions(worker="launch.fake_worker", jobs=int(variables.get("JOBS", "1")))
     store = ResultStore(directory / "results", suite.name)

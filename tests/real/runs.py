@@ -34,7 +34,7 @@ class Runs:
         trials = expand(suite, device="cpu", data_dir=self.data_dir)
         trials = [trial for trial in trials if only is None or matches(trial, only)]
         store = ResultStore(self.results, suite.name)
-        options = RunOptions(data_dir=self.data_dir, cache=self.cache)
+        options = RunOptions(data_dir=self.data_dir)
         code = run_suite(suite, trials, store, options, Silent())
         results = load_results(store.directory)
         assert code == 0, results[["label", "status", "reason"]].to_string()
