@@ -50,10 +50,7 @@ SYMMETRIC = Propagation("sym", left=0.5, right=0.5, self_loop=True)
 
 @dataclass(frozen=True)
 class OwnRows:
-    """Where the own rows of destinations are that need not be sources: drawn, as edges are, or not.
-
-    What is not drawn counts 0.
-    """
+    """Where the own rows of destinations are that need not be sources: drawn as edges are, or not, which counts 0."""
 
     degree: Tensor  # float [num_dst], of the destinations, as `Block.degree`
     at: Tensor  # int64 [k], destinations whose own row is a source, ascending
@@ -191,12 +188,9 @@ class Block:
         return _placed(self.own, z[self.own.rows], self.num_dst)
 
     def attention(self, z: Tensor, to_key: Tensor, query: Tensor) -> Sums:
-        """Return the sums over in-neighbours and self loops.
+        """Return the sums over in-neighbours and self loops of z [num_src, heads * width].
 
-        Args:
-            z: [num_src, heads * width].
-            to_key: [heads * width, heads]: the keys are z to_key.
-            query: [num_dst, heads].
+        `to_key`: [heads * width, heads], the keys are z to_key; `query`: [num_dst, heads].
         """
         key, rows = z @ to_key, by_head(z, to_key.shape[1])
         if self.own is None:
@@ -209,10 +203,10 @@ class Block:
         return sums
 
     def attention_backward(self, z: Tensor, to_key: Tensor, grad: Tensor, state: Tensor) -> Gradients:
-        """Return the gradients of z, of the keys [num_src, heads] and of the queries.
+        """Return the gradients of z, without what keys and queries add to it, of the keys and of the queries.
 
-        That of z, [num_src, heads * width], is without what keys and queries add to it. Arguments as in
-        `attention`; for `grad` and `state` see `attention.spread`.
+        They are [num_src, heads * width], [num_src, heads] and [num_dst, heads]. Arguments as in `attention`;
+        for `grad` and `state` see `attention.spread`.
         """
         if self.own is None:
             edges, loops = Edges(self.transposed, self.src_scale, self.dst_scale), slice(0, self.num_dst)
@@ -239,10 +233,7 @@ class Block:
 
 
 def own_rows(blocks: Sequence[Block], h: Tensor) -> Tensor:
-    """Return what the own rows count of the last block's destinations, of `h` for the sources of the first.
-
-    Of no blocks, `h`.
-    """
+    """Return what the last block's own rows count, of `h` for the sources of the first; of no blocks, `h`."""
     if all(block.own is None for block in blocks):
         return blocks[-1].own_rows(h) if blocks else h
     for block in blocks:
@@ -251,7 +242,7 @@ def own_rows(blocks: Sequence[Block], h: Tensor) -> Tensor:
 
 
 def _placed(own: OwnRows, rows: Tensor, num_dst: int) -> Tensor:
-    """Return `rows` [k, width], of the sources `own.rows`, at their destinations [num_dst, width], 0 elsewhere."""
+    """Return `rows` of the sources `own.rows` at their destinations [num_dst, width], 0 elsewhere."""
     return rows.new_zeros((num_dst, rows.shape[1])).index_copy(0, own.at, rows)
 
 

@@ -51,10 +51,9 @@ def row_chunks(matrix: CSR) -> NDArray[np.int64]:
 
 
 def run_chunks(work: Callable[[int], None], parts: int) -> None:
-    """Call `work(0)` here and `work(1)`, ..., `work(parts - 1)` in threads; raises what one of them raised.
+    """Call `work(0)` here and the others, up to `work(parts - 1)`, in threads; raises what one of them raised.
 
-    `work` may not call this in turn: the threads are a process's, kept because starting them takes as long as
-    a small product.
+    `work` may not call this in turn: the threads are a process's, kept because they take long to start.
     """
     others = [_pool(os.getpid(), parts).submit(work, part) for part in range(1, parts)]
     try:
@@ -156,8 +155,7 @@ def _sum_row_of(_typing, x, out, indices, weights, start, stop, row, first, last
     """Store in out[row] the sum of the rows x[indices[e]], times weights[e], over `start` <= e < `stop`.
 
     It is that of the columns in `count` vectors of `lanes` elements, side by side from column `first` on, but
-    for the last one, from column `last` on. Fewer lanes than a cache line has are for narrow matrices, in at
-    most two vectors.
+    for the last one, from column `last` on. Narrow matrices have fewer lanes, and at most two vectors.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -194,11 +192,10 @@ def multiply_rows(start, stop, indptr, indices, weights, x, out, slab, held):  #
 
     Args:
         start, stop: the first row, and the one after the last.
-        indptr, indices: int64 [rows + 1] and int32 [nnz].
-        weights: [nnz] of the dtype of `x`, or None: every entry counts one.
+        indptr, indices, weights: int64 [rows + 1], int32 [nnz], and [nnz] of the dtype of `x`, or None: ones.
         x, out: float32 or float64 [cols, width] and [rows, width], columns side by side.
-        slab: vectors of `LINE` bytes a slab has at most, at least 1.
-        held: vectors that registers hold, 1 to `MOST`; a slab of more takes several passes over a row.
+        slab, held: vectors of `LINE` bytes that a slab has at most, and that registers hold (1 to `MOST`); a slab of
+            more takes several passes over a row.
     """
     width, lanes = x.shape[1], LINE // x.itemsize
     # A matrix narrower than a cache line has shorter vectors, or its last one would begin before the row.
