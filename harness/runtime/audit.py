@@ -246,10 +246,8 @@ class NetworkAccount:
     def __init__(self, comm: Communicator, interface: str | None = None, proc: Path = PROC) -> None:
         self._comm, self._interface, self._proc = comm, interface, proc
         self._known: set[str] = set()
-        self._first: dict[str, int] = {}  # bytes by socket
-        self._last: dict[str, int] = {}
-        self._start: dict[str, int | None] = {}
-        self._own_bytes = 0
+        self._last: dict[str, int] = {}  # bytes by socket
+        self._base: dict[str, int | None] = {}  # what readings have that was not sent since `begins`, nor before it
         self._earlier: dict[str, int | None] = {}
         self._opened: dict[str, None] = {}
 
@@ -257,7 +255,7 @@ class NetworkAccount:
         """Begin: set-up is over."""
         self._known = {name for name, _ in self._open()} | self._shared()
         self.look()
-        self._first, self._start = dict(self._last), self._read()
+        self._base = {name: _difference(now, self._earlier.get(name, 0)) for name, now in self._read().items()}
 
     def look(self) -> None:
         """Read the sockets: what one that is closed before the next look sends after this one is not seen."""
@@ -274,16 +272,17 @@ class NetworkAccount:
         try:
             yield
         finally:
-            self._own_bytes += _difference(self._written(), before) or 0
+            if (base := self._base["file_bytes"]) is not None:
+                self._base["file_bytes"] = base + (_difference(self._written(), before) or 0)
 
     def state(self) -> dict[str, Any]:
         """Return what was sent since `begins`, and before it by other processes."""
         self.look()
-        return {"told": self._sent(), "opened": list(self._opened)}
+        return {"sent": self._sent(), "opened": list(self._opened)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Add to what another process had sent, by its `state`; before `begins`."""
-        self._earlier, self._opened = state["told"], dict.fromkeys(state["opened"])
+        self._earlier, self._opened = state["sent"], dict.fromkeys(state["opened"])
 
     def ends(self, flag: Flag, *, epochs: int, rehearsed: bool) -> dict[str, Any]:
         """Flag what was sent and not counted; every rank must call. Returns the report's part, bytes since the set-up.
@@ -320,18 +319,11 @@ class NetworkAccount:
         return found
 
     def _sent(self) -> dict[str, int | None]:
-        end = self._read()
-        sent = {name: _difference(end[name], start) for name, start in self._start.items()}
-        if sent["file_bytes"] is not None:
-            sent["file_bytes"] = max(0, sent["file_bytes"] - self._own_bytes)
-        sent["socket_bytes"] = None
-        if self._comm.by_sockets and any(self._last.values()):  # some kernels say 0 of every socket
-            sent["socket_bytes"] = sum(sent - self._first.get(name, 0) for name, sent in self._last.items())
-        earlier = self._earlier or dict.fromkeys(sent, 0)
-        return {
-            name: None if now is None or (before := earlier[name]) is None else before + now
-            for name, now in sent.items()
-        }
+        now = self._read()
+        sent = {name: _difference(now[name], base) for name, base in self._base.items()}
+        if not (self._comm.by_sockets and any(self._last.values())):  # some kernels say 0 of every socket
+            sent["socket_bytes"] = None
+        return sent
 
     def _read(self) -> dict[str, int | None]:
         counted = [self._comm.traffic.total(scope) for scope in ("setup", "epoch", "eval")]
@@ -341,6 +333,7 @@ class NetworkAccount:
             "calls": sum(volume.calls for volume in counted),
             "interface_bytes": None if interface is None else interface[0],
             "file_bytes": self._written(),
+            "socket_bytes": sum(self._last.values()),
         }
 
     def _written(self) -> int | None:
