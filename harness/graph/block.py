@@ -73,12 +73,10 @@ class Block:
             loop), e.g. deg/k where k of deg neighbours were drawn.
         src_scale: float [num_src] or None: multiplies what a source counts for its neighbours (not for its
             self loop), e.g. 1/p where it was drawn with probability p.
-        engine: name of the SpMM engine.
-        transposed: the transpose of `adjacency` if it is known already.
+        engine, transposed: name of the SpMM engine, and the transpose of `adjacency` if it is known already.
         own: None, or where the destinations' own rows are.
 
-    Attributes:
-        communicates: whether `aggregate` and `attend` send the rows they are given; then every rank must call.
+    `communicates`: whether `aggregate` and `attend` send the rows they are given; then every rank must call.
     """
 
     communicates: ClassVar[bool] = False
@@ -119,10 +117,9 @@ class Block:
         return self.adjacency.transpose()
 
     def scales(self, propagation: Propagation) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Columns (left [num_dst, 1], right [num_src, 1] or None, self loop or None).
+        """Columns left [num_dst, 1], right [num_src, 1] or None, self loop [num_dst, 1] (or of `OwnRows.at`) or None.
 
-        The propagation matrix is diag(left) adjacency diag(right) and the self loops, [num_dst, 1], or of
-        `OwnRows.at` alone.
+        The propagation matrix is diag(left) adjacency diag(right) and the self loops.
         """
         if propagation not in self._scales:
             own, drawn = None, self.own
@@ -170,12 +167,10 @@ class Block:
         return result
 
     def attend(self, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return the rows [num_dst, heads * width] that each head's attention adds up, and `bias`.
+        """Return the rows [num_dst, heads * width] that each head's attention adds up, and `bias` [heads * width].
 
-        Args:
-            z: [num_src, heads * width], the transformed rows W h; of other rows, a ValueError.
-            to_key, to_query: [heads, width], a_src and a_dst: the two halves of the vector a.
-            bias: [heads * width] or None.
+        `z`: [num_src, heads * width], the transformed rows W h; of other rows, a ValueError. `to_key`, `to_query`:
+        [heads, width], a_src and a_dst, the two halves of the vector a.
         """
         self._check(z)
         result: Tensor = _Attend.apply(z, to_key, to_query, bias, self)

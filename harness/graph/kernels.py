@@ -68,11 +68,8 @@ def uniform(value):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def below(value, bound):  # type: ignore[no-untyped-def]
-    """Return 64 random bits as an int64 in [0, bound), 0 < bound < 2^32: the product's upper 64 bits.
-
-    The chances of two results differ by 2^-64 at most.
-    """
-    # Lemire's multiplication in place of a remainder, which needs a division; 64 x 32 bits by halves.
+    """Return 64 random bits as an int64 in [0, bound), 0 < bound < 2^32; chances differ by 2^-64 at most."""
+    # The product's upper 64 bits (Lemire), not a remainder, which needs a division; 64 x 32 bits by halves.
     size = np.uint64(bound)
     low = ((value & np.uint64(0xFFFFFFFF)) * size) >> np.uint64(32)
     return np.int64(((value >> np.uint64(32)) * size + low) >> np.uint64(32))
@@ -191,10 +188,7 @@ def loaded() -> Versions:
 
 
 def compile_once() -> None:
-    """Have each kernel that is imported compiled by one process at a time; another that needs it waits and loads it.
-
-    Ranks call their kernels at the same time: each would compile them all.
-    """
+    """Have each kernel that is imported compiled by one process at a time; others that need it wait and load it."""
     from numba.core.compiler_lock import global_compiler_lock
 
     def alone(kernel: Dispatcher) -> Callable[[Any], Any]:

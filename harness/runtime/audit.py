@@ -63,15 +63,10 @@ class Used:
 
 
 class CpuAccount:
-    """Follows the CPU seconds of a rank, from before its method is made.
+    """Follows the CPU seconds of a rank with so many `cores`, from before its method is made.
 
     Linux gives the clocks of threads, which are read before and after evaluations only. Where it does not, and where
-    nothing is `audited`, the flags that need them are never raised, and `report` has None for them.
-
-    Args:
-        cores: number of cores that the rank may keep busy.
-        flag: called with a key and a text, see `RankReport.flag`.
-        audited: whether threads, cores and living children are watched.
+    nothing is `audited`, the flags (see `RankReport.flag`) that need them are never raised, and `report` has None.
     """
 
     def __init__(self, cores: int, flag: Flag, *, audited: bool = True) -> None:
@@ -235,12 +230,8 @@ class NetworkAccount:
     """Follows what leaves an audited rank, from the end of its set-up.
 
     On Linux and gloo; of nccl, whose bytes pass no socket, and elsewhere nothing is known or flagged. Sums over the
-    training, evaluations included, are compared once, at the end.
-
-    Args:
-        comm: the rank's communicator.
-        interface: name of a network interface that carries this rank's traffic alone; None: there is none.
-        proc: the kernel's files of this process.
+    training, evaluations included, are compared once, at the end. `interface`: a network interface that carries this
+    rank's traffic alone, or None; `proc`: the kernel's files of this process.
     """
 
     def __init__(self, comm: Communicator, interface: str | None = None, proc: Path = PROC) -> None:
@@ -390,15 +381,11 @@ class TrafficCheck:
 
     On the loopback the interface carries every rank's traffic, and that of other programs; in a network
     namespace of its own (`shaped`) it carries this rank's alone, and nccl takes it too.
-
-    Attributes:
-        why_not: why nothing is compared; None where bytes are.
-        sums: bytes so far, by the kernel and by the communicator.
     """
 
     def __init__(self, comm: Communicator, interface: str, *, shaped: bool = False) -> None:
         self._comm, self._interface = comm, interface
-        self.why_not: str | None = None
+        self.why_not: str | None = None  # why nothing is compared
         if comm.world > 1 and not comm.by_sockets and not shaped:
             what = "what nccl moves (NVLink, shared memory) passes no interface"
             self.why_not = f"traffic: verify is not available: {what}"

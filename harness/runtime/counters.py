@@ -28,20 +28,17 @@ class Absent(Exception):  # noqa: N818 - a counter that is not there is a state,
     """A metric cannot be had on this machine; the message says why."""
 
 
-class Reasons:
+class Reasons(dict[str, str]):
     """Why metrics are not available, by name: the first reason of each; after it the metric is not read again."""
-
-    def __init__(self) -> None:
-        self.why: dict[str, str] = {}
 
     def add(self, metrics: Iterable[str], reason: str) -> None:
         """Give up these metrics for `reason`, if they have not been already."""
         for metric in metrics:
-            self.why.setdefault(metric, reason)
+            self.setdefault(metric, reason)
 
     def attempt(self, read: Callable[[], T], *metrics: str) -> T | None:
         """Return the result of `read`; None if it raises `Absent` or all of `metrics` were given up before."""
-        if all(metric in self.why for metric in metrics):
+        if all(metric in self for metric in metrics):
             return None
         try:
             return read()
@@ -220,13 +217,11 @@ def trim_heap() -> None:
 
 @contextmanager
 def outside_heap() -> Iterator[None]:
-    """Have blocks from 1 MiB on allocated outside of the heap: each goes back as a whole when it is freed.
-
-    Does nothing where no environment variable says what holds again afterwards.
-    """
+    """Have blocks from 1 MiB on allocated outside of the heap: each goes back as a whole when it is freed."""
     # A rank's heap keeps what an epoch frees (`harness.launch.process.DEFAULTS`), because the next one needs the same.
     # What is made before stays or is needed once: in the heap it would leave holes that little fits into.
     after = os.environ.get(THRESHOLD, "")
+    # Only where an environment variable says what holds again afterwards.
     option = getattr(ctypes.CDLL(None), "mallopt", None) if after.isdecimal() else None
     if option is None:
         yield

@@ -182,14 +182,12 @@ class Sampler:
 class Meters:
     """Measures a rank during its training: memory, GPU utilisation and power, energy, load of its cores.
 
-    Nothing waits for a GPU. What cannot be had is None, with its reason in the report, never 0.
-
-    A counter that several ranks share belongs to one of them: the packages' energy to local rank 0, energy
-    and power of a GPU to the lowest local rank on it (ranks take GPUs in turn: its number is the GPU's).
+    Nothing waits for a GPU. What cannot be had is None, with its reason in the report, never 0. A counter that several
+    ranks share belongs to one of them: the packages' energy to local rank 0, energy and power of a GPU to the lowest
+    local rank on it (ranks take GPUs in turn: its number is the GPU's).
 
     Args:
-        device: this rank's.
-        local_rank: this rank's number among the trial's ranks on this machine, network namespaces included.
+        device, local_rank: this rank's, among the trial's ranks on this machine, network namespaces included.
         timing: the trial's; one that is not in phases starts no thread and reads no counter, only `memory` works.
         phase: returns the phase that the trainer is in, "" between epochs; called from the thread. On a GPU
             that is what the host is launching or waiting for.
@@ -248,8 +246,7 @@ class Meters:
     def epoch(self) -> Iterator[dict[str, float | None]]:
         """Measure an epoch; the yielded metrics are filled in when the context ends.
 
-        `energy_gpu_j`, `energy_cpu_j`: joules of the whole GPU and of all packages. `gpu_utilisation` (0..1),
-        `gpu_power_w`: means of the samples in the epoch; None in an epoch too short for one.
+        Joules are of the whole GPU and of all packages; the others are means of the samples, None without one.
         """
         names = ("energy_gpu_j", "energy_cpu_j", "gpu_utilisation", "gpu_power_w")
         metrics: dict[str, float | None] = dict.fromkeys(names)
@@ -288,7 +285,7 @@ class Meters:
         clock down, `gpu_slowed` by reason; `gpu_limits`: of power and clocks. `counts_for`: shared counters that are
         this rank's to report; a sum over ranks is whole if each rank has those. `unavailable`: reason by metric.
         """
-        sampler, why = self._sampler, self._reasons.why
+        sampler, why = self._sampler, self._reasons
         if not self._stop.is_set():
             sampler.look(last=True)
         if sampler.failure is not None:
