@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import uuid
 from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 from harness.errors import UserError, writing
 
@@ -61,6 +63,23 @@ def read_bytes(path: Path, limit: int) -> bytes:
 def read_text(path: Path, limit: int) -> str:
     """Return a regular file's UTF-8 text; raises as `read_bytes`, and UnicodeDecodeError."""
     return read_bytes(path, limit).decode("utf-8")
+
+
+def read_object(path: Path, limit: int) -> dict[str, Any] | None:
+    """Return the JSON object that a regular file holds; None if it holds none, or more than `limit`, or is not read."""
+    try:
+        return json_object(read_bytes(path, limit))
+    except (OSError, UserError):
+        return None
+
+
+def json_object(text: bytes) -> dict[str, Any] | None:
+    """Return the object that a text in JSON is; None if it is none."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def write_whole(path: Path, text: str, temporary: Path | None = None) -> None:

@@ -23,7 +23,7 @@ from harness.claims import State, decide, worst
 from harness.claims.measured import Measured, Sureness, against
 from harness.metrics import METRICS, Formula
 from harness.results.censored import Times, compare
-from harness.results.contrast import RISK, Contrast, Pairs, against_best, share_of_risk
+from harness.results.contrast import RISK, Contrast, Pairs, Run, against_best, share_of_risk
 from harness.results.tuned import TunedMethod, TuningTrial
 from harness.tune.study import Curve, Tried, choose
 from tools.reference import table
@@ -195,13 +195,8 @@ class Claims:
         return worst(self._row(sureness, *each) for each in zip(values, starts.reshape(row.shape), strict=True))
 
     def _row(self, sureness: Sureness, values: np.ndarray, starts: np.ndarray) -> State:
-        runs = [(seed, 0) for seed in range(self.seeds)]
         of, *over = (
-            Measured(
-                dict(zip(runs, v.tolist(), strict=True)),
-                dict(zip(runs, s.tolist(), strict=True)),
-                dict.fromkeys(runs, math.nan),
-            )
+            Measured({(seed, 0): Run(*run) for seed, run in enumerate(zip(v.tolist(), s.tolist(), strict=True))})
             for v, s in zip(values, starts, strict=True)
         )
         interval = sureness.against(of, over[0], "ratio") if over else sureness.interval(of)

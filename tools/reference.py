@@ -17,9 +17,9 @@ import harness
 import harness.plugin
 from harness.cli import app
 from harness.cli.data import default_text, type_text
-from harness.data.catalog import DatasetInfo
+from harness.data.catalog import DatasetInfo, published
 from harness.data.partition import PARTITIONERS
-from harness.data.registry import dataset_info, shipped_names
+from harness.data.registry import dataset_info, generators
 from harness.deferred import Deferred, Kernel
 from harness.metrics import EPOCH_METRICS, METRICS, Metric
 from harness.models.layer import MODELS, ModelSpec
@@ -280,7 +280,7 @@ def _top() -> list[tuple[str, str]]:
 
 
 def _shipped() -> list[DatasetInfo]:
-    return [dataset_info(DatasetSpec(name=name)) for name in shipped_names()]
+    return [dataset_info(DatasetSpec(name=name)) for name in [*published(), *generators()]]
 
 
 def _dataset(info: DatasetInfo) -> tuple[str, str, str]:

@@ -119,9 +119,9 @@ def _finding(claim: Claim, row: Row | UserError, results: Results, unit: str, su
     interval = sureness.interval(cells[0]) if by is None else sureness.against(cells[0], cells[1], by)
     value = value if interval is None else interval.centre
     low, high = _bounds(claim.expect)
-    if by == "ratio" and interval is None and min(len(cell.by_run) for cell in cells) > 1:
+    if by == "ratio" and interval is None and min(len(cell.runs) for cell in cells) > 1:
         lacking = join_unique([lacking, NO_RATIO])
-    shown = with_interval(value, interval if len(cells[0].by_run) > 1 else None, unit, (low, high))
+    shown = with_interval(value, interval if len(cells[0].runs) > 1 else None, unit, (low, high))
     return Finding("", values, value, interval, shown, *decide(value, interval, low, high, lacking))
 
 
@@ -174,7 +174,7 @@ def _ordered(claim: Claim, cells: Sequence[Measured], lacking: str, unit: str, s
             room = slack * abs(before.value)
             right = after.value >= before.value - room if rises else after.value <= before.value + room
             interval = each.against(after, before, "ratio") if min(before.value, after.value) > 0 else None
-            if interval is None and min(len(before.by_run), len(after.by_run)) > 1:
+            if interval is None and min(len(before.runs), len(after.runs)) > 1:
                 lacking = join_unique([lacking, NO_RATIO])
             known.append(_sure(interval, low, high))
             states.append(_state(right, bool(known[-1])))

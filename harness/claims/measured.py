@@ -12,34 +12,34 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics import Formula, Metric, find_metric
-from harness.results import contrast
-from harness.results.contrast import RISK, Contrast, difference_reach, mean_reach
+from harness.results.contrast import DRIFT, RISK, Contrast, Pairs, Run, mean_reach
 from harness.results.stats import Interval, join_unique, text
 from harness.suite.schema import TrialConfig
 from harness.suite.select import Cell
 
 By = Literal["ratio", "difference"]
-Run = tuple[int, int]  # a seed, and which of its repeats
 
 
 @dataclass(frozen=True)
 class Measured:
     """A metric of the trials of one cell.
 
-    By run: the values, when it began (seconds), and what the reference workload took before it (NaN: not measured).
-    Runs of one seed count where the machine is in the values (times), else their mean. `lacking` says why there is no
-    value, or, with values, what of the seeds is missing.
+    `runs`: by seed and repeat. Runs of one seed count where the machine is in the values (times), else their mean.
+    `lacking` says why there is no value, or, with values, which seeds have none.
     """
 
-    by_run: dict[Run, float]
-    started: dict[Run, float]
-    references: dict[Run, float]
+    runs: dict[tuple[int, int], Run]
     lacking: str = ""
 
     @cached_property
     def value(self) -> float | None:
         """The mean over runs."""
-        return float(np.mean(list(self.by_run.values()))) if self.by_run else None
+        return float(np.mean(self.values)) if self.runs else None
+
+    @property
+    def values(self) -> list[float]:
+        """The values of the runs."""
+        return [run.value for run in self.runs.values()]
 
 
 class Results:
@@ -52,50 +52,41 @@ class Results:
             self._trials.setdefault(row["trial"], []).append(row)
 
     def origin(self, trial: TrialConfig) -> str:
-        """Return where a trial's data came from, "" if it was not run or does not say."""
+        """Return the origin of a trial's data, "" if it was not run or does not say."""
         return text(self._trials.get(trial.id, [{}])[-1].get("origin"))
 
     def measure(self, formula: Formula, cell: Cell, timed: bool) -> Measured:
         """Return the metric of a cell's trials that ended well and have it; `timed`: each run of a seed counts."""
-        found: dict[Run, float] = {}
-        rows: dict[Run, dict[Any, Any]] = {}
+        runs: dict[tuple[int, int], Run] = {}
         lacking: list[str] = []
         for trial in cell:
-            runs = self._trials.get(trial.id, [])
-            values = [self._value(formula, row) for row in runs]
-            known = [(value, row) for value, row in zip(values, runs, strict=True) if not isinstance(value, str)]
+            reason, known = "not run", dict[int, Run]()
+            for row in self._trials.get(trial.id, []):
+                if row["status"] != "ok":
+                    reason = ": ".join(filter(None, (row["status"], text(row["reason"]))))
+                elif missing := formula.lacking(row):
+                    reason = f"has no {', '.join(missing)}"
+                elif (value := formula.value(row)) is None:
+                    reason = f"{' + '.join(formula.per)} is 0"
+                else:
+                    number = int(row.get("repeat") or 0) if timed else len(known)
+                    known[number] = Run.of(value, row.get("started"), row.get("reference_s"))
             if not known:
-                lacking.append(str(values[-1]) if values else "not run")
+                lacking.append(reason)
             elif timed:
-                by_run = {(trial.seed, int(row.get("repeat") or 0)): (value, row) for value, row in known}
-                found |= {run: value for run, (value, _) in by_run.items()}
-                rows |= {run: row for run, (_, row) in by_run.items()}
+                runs |= {(trial.seed, number): run for number, run in known.items()}
             else:
-                found[trial.seed, 0], rows[trial.seed, 0] = float(np.mean([v for v, _ in known])), known[0][1]
+                runs[trial.seed, 0] = known[0]._replace(value=float(np.mean([run.value for run in known.values()])))
         why = join_unique(lacking)
-        if found and lacking:
+        if runs and lacking:
             why = f"{len(cell) - len(lacking)} of {len(cell)} seeds ({why})"
-        started = {run: contrast.moment(row.get("started")) for run, row in rows.items()}
-        references = {run: float(row.get("reference_s") or math.nan) for run, row in rows.items()}
-        return Measured(found, started, references, why)
-
-    @staticmethod
-    def _value(formula: Formula, row: dict[Any, Any]) -> float | str:
-        """Return the metric of a run, or why there is none."""
-        if row["status"] != "ok":
-            return f"{row['status']}: {reason}" if (reason := text(row["reason"])) else str(row["status"])
-        if missing := formula.lacking(row):
-            return f"has no {', '.join(missing)}"
-        value = formula.value(row)
-        return f"{' + '.join(formula.per)} is 0" if value is None else value
+        return Measured(runs, why)
 
 
 def same_runs(cells: Sequence[Measured]) -> list[Measured]:
-    """Return the cells with the runs that all of them have, if they share any and not all."""
-    common = set.intersection(*(set(cell.by_run) for cell in cells))
-    if not common or all(set(cell.by_run) == common for cell in cells):
-        return list(cells)
-    return [replace(c, by_run={run: v for run, v in c.by_run.items() if run in common}) for c in cells]
+    """Return the cells with the runs that all of them have, if they share any."""
+    common = set.intersection(*(set(cell.runs) for cell in cells))
+    return [replace(c, runs={key: c.runs[key] for key in c.runs if key in common}) if common else c for c in cells]
 
 
 @dataclass(frozen=True)
@@ -129,12 +120,11 @@ class Sureness:
 
     def interval(self, cell: Measured) -> Interval | None:
         """Return the interval of a cell's value over runs; None of one, unless it is exact."""
-        values = list(cell.by_run.values())
-        reach = 0.0 if self.metric.exact and len(values) == 1 else mean_reach(values, self.risk)
+        reach = 0.0 if self.metric.exact and len(cell.runs) == 1 else mean_reach(cell.values, self.risk)
         if reach is None or cell.value is None:
             return None
         if self.metric.machine:  # at another time the machine may be faster or slower
-            reach += contrast.DRIFT * abs(cell.value)
+            reach += DRIFT * abs(cell.value)
         return Interval(cell.value, cell.value - reach, cell.value + reach)
 
     def against(self, of: Measured, over: Measured, by: By) -> Interval | None:
@@ -142,14 +132,14 @@ class Sureness:
 
         Runs that both cells have go together.
         """
-        runs = sorted(of.by_run)
         whole = against(of, over, by)
         if whole is None or over.value is None or of.value is None:
             return None
-        if of.by_run.keys() != over.by_run.keys():
+        if of.runs.keys() != over.runs.keys():
             return self._of_other_seeds(of, over, by, whole)
-        a, b = (np.array([cell.by_run[run] for run in runs]) for cell in (over, of))
-        positive = min(a.min(), b.min()) > 0
+        runs = np.array([[cell.runs[key] for key in sorted(of.runs)] for cell in (over, of)])
+        a, b = values = runs[..., 0]
+        positive = bool(values.min() > 0)
         unit = abs(over.value) if self.metric.machine and by == "difference" else 1.0
         if by == "difference":
             sizes = (b - a) / unit
@@ -157,8 +147,12 @@ class Sureness:
             sizes = math.log(whole) + b / of.value - a / over.value
         else:
             sizes = whole + (b - whole * a) / over.value
-        middles = np.log([a, b]).mean(axis=0) if positive else None
-        found = Contrast([self._pairs(sizes, over, of, middles)], self._kind(by, len(runs))).row(0, self.risk)
+        middles = np.log(values).mean(axis=0) if positive else None
+        references = np.log(runs[..., 2]) * (-1 if self.metric.better == "more" else 1)
+        # Over several seeds nothing is exact, and ratios are no scores.
+        score = self.metric.difference and by == "difference"
+        kind = replace(self.metric, exact=self.metric.exact and len(a) == 1, unit="fraction" if score else "")
+        found = Contrast([Pairs(sizes, runs[..., 1], references, middles)], kind).row(0, self.risk)
         if found.low is None or found.high is None:
             return None
         moved = [end - float(sizes.mean()) for end in (found.size, found.low, found.high)]
@@ -166,30 +160,15 @@ class Sureness:
             return Interval(*(whole * math.exp(by_much) for by_much in moved))
         return Interval(*(whole + unit * by_much for by_much in moved))
 
-    def _kind(self, by: By, count: int) -> Metric:
-        """Return the metric as `Contrast` takes it: over several seeds nothing is exact, and ratios are no scores."""
-        score = self.metric.difference and by == "difference"
-        return replace(self.metric, exact=self.metric.exact and count == 1, unit="fraction" if score else "")
-
-    def _pairs(self, sizes: np.ndarray, over: Measured, of: Measured, middles: np.ndarray | None) -> contrast.Pairs:
-        runs = sorted(of.by_run)
-        started, measured = (
-            np.array([[getattr(cell, name)[run] for run in runs] for cell in (over, of)])
-            for name in ("started", "references")
-        )
-        sign = -1 if self.metric.better == "more" else 1
-        return contrast.Pairs(sizes, started, sign * np.log(measured), middles)
-
     def _of_other_seeds(self, of: Measured, over: Measured, by: By, whole: float) -> Interval | None:
         """Return the interval of independent samples; drift may be all of its bound."""
-        scales = (over.value, of.value) if by == "ratio" else (1.0, 1.0)
-        if not scales[0] or not scales[1]:
+        if by == "ratio" and not of.value:
             return None
-        a, b = (np.array(list(c.by_run.values())) / scale for c, scale in zip((over, of), scales, strict=True))
-        reach = difference_reach(a, b, self.risk)
+        a, b = (np.array(cell.values) / ((cell.value or 1.0) if by == "ratio" else 1.0) for cell in (over, of))
+        reach = mean_reach(a, self.risk, less=b)
         if reach is None:
             return None
-        bound = contrast.DRIFT if self.metric.machine else 0.0
+        bound = DRIFT if self.metric.machine else 0.0
         if by == "ratio" and whole > 0:
             return Interval(whole, whole * math.exp(-reach - bound), whole * math.exp(reach + bound))
         reach = abs(whole) * (reach + bound) if by == "ratio" else reach + bound * abs(over.value or 0.0)

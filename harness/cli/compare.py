@@ -17,7 +17,7 @@ from harness.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from harness.metrics import Metric
-    from harness.results.compare import Compared, Pair, Pairing, Point
+    from harness.results.comparison import Compared, Pair, Pairing, Point
     from harness.results.contrast import Drift
     from harness.results.projection import NamedLink, Projection
     from harness.results.record import Record
@@ -50,8 +50,8 @@ def compare(
 
     Exit code: 0; 1 worse than --fail-on allows; 2 a mistake, or times of different machines.
     """
-    from harness.results.compare import compare as compare_pairs
-    from harness.results.compare import load_trials, metric_of, pair
+    from harness.results.comparison import compare as compare_pairs
+    from harness.results.comparison import load_trials, metric_of, pair
     from harness.results.frames import edited
 
     limit, sides = _limit(fail_on), (load_trials(before), load_trials(after))
@@ -68,7 +68,7 @@ def compare(
     _print(chosen, rows, whole, format)
     for note in notes:
         typer.echo(note, err=format == "csv")
-    broken = [p for p in found.pairs if p.before.record.status == "ok" != p.after.record.status]
+    broken = [p for p in found.pairs if p.before.status == "ok" != p.after.status]
     unchanged = 0 if chosen.difference else 1
     worse = [row for row in (*rows, whole) if row.worse]
     if limit is not None and (broken or any(abs(row.change - unchanged) >= limit for row in worse)):
@@ -85,7 +85,7 @@ def _limit(text: str | None) -> float | None:
 
 def _machines(pairs: Sequence[Pair], metric: Metric, any_machine: bool, after: Path) -> list[str]:
     """Return what to say of the environments; UserError for times of different machines."""
-    from harness.results.compare import busier, differences
+    from harness.results.comparison import busier, differences
 
     if not pairs:
         return []
@@ -104,14 +104,14 @@ def _left_out(found: Pairing, ok: Sequence[Pair]) -> list[str]:
     notes = [f"paired by all but {', '.join(found.apart)}"] if found.apart else []
     for p in found.pairs:
         if p not in ok:
-            ends = [(side, t.record.status, t.record.reason) for side, t in (("A", p.before), ("B", p.after))]
+            ends = [(side, t.status, t.reason) for side, t in (("A", p.before), ("B", p.after))]
             statuses = (f"{side}: {', '.join(filter(None, end))}" for side, *end in ends)
-            notes.append(f"not compared: {p.after.record.label} ({', '.join(statuses)})")
-    notes += [f"not compared: {p.after.record.label} (ran on other data)" for p in found.other_data]
+            notes.append(f"not compared: {p.after.label} ({', '.join(statuses)})")
+    notes += [f"not compared: {p.after.label} (ran on other data)" for p in found.other_data]
     for side, trials in (("A", found.only_before), ("B", found.only_after)):
         if trials:
             more = f" and {len(trials) - 1} more" if len(trials) > 1 else ""
-            notes.append(f"only in {side}: {trials[0].record.label}{more}")
+            notes.append(f"only in {side}: {trials[0].label}{more}")
     return notes
 
 
@@ -137,11 +137,11 @@ def _change(metric: Metric) -> str:
 
 DRIFTS: dict[Drift, str] = {
     "none": "",
-    "turns": "A and B ran in turns: pairs take the machine's drift out",
-    "reference": "B / A is without the machine's drift, as the reference workload measures it",
+    "turns": "runs of A and B alternate, so that the machine's drift cancels in each pair",
+    "reference": "B / A is corrected for the machine's drift by the reference workload",
     "unknown": (
-        "A and B did not run in turns, nor was the reference workload measured often enough: intervals allow for a "
-        "drift of 10 % (for K = 0, 1, ... run A, then B, with --repeat N --only repeat=K)"
+        "runs of A and B do not alternate, and the reference workload was measured too rarely: intervals allow for a "
+        "drift of 10 % (to alternate, run A, then B, for each K = 0, 1, ... with --repeat N --only repeat=K)"
     ),
 }
 
@@ -196,8 +196,8 @@ def history(
     with its interval, slower, faster or cannot tell. A change point names the trials that changed. Of a code that never
     changed at most 5 % of histories have one.
     """
-    from harness.results.compare import history as follow
-    from harness.results.compare import metric_of, versions
+    from harness.results.comparison import history as follow
+    from harness.results.comparison import metric_of, versions
 
     found = versions(directories)
     chosen = metric_of(metric, [trial for version in found for trial in version.trials])

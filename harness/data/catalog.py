@@ -64,7 +64,7 @@ def _rewrite(path: Path, transform: Callable[[Array], Array]) -> None:
 class Option(NamedTuple):
     """An option of a data set: type, default, one line of help."""
 
-    type: type
+    type: Any
     default: Any
     summary: str
 

@@ -169,14 +169,6 @@ def npy_writer(path: Path, shape: tuple[int, ...], dtype: Any) -> Iterator[Calla
         os.fsync(stream.fileno())
 
 
-def write_npy(path: Path, array: Array) -> None:
-    """Write `array` as `.npy` in C order by chunks, synced to disk."""
-    with npy_writer(path, array.shape, array.dtype) as append:
-        step = chunk_rows(array.shape, array.dtype.itemsize)
-        for start in range(0, len(array), step):
-            append(array[start : start + step])
-
-
 def _read_into(stream: IO[bytes], view: memoryview) -> int:
     done = 0
     while done < len(view):
@@ -189,15 +181,14 @@ def _read_into(stream: IO[bytes], view: memoryview) -> int:
 
 
 def content_hash(directory: Path, names: Sequence[str], kept: str) -> str:
-    """Return the SHA-256 of what files of a directory contain, those of `names` that are there, in that order.
+    """Return the SHA-256 of the files `names` of a directory that exist, in that order.
 
-    It is kept in the directory's file `kept`, and read from there while sizes and times of change are the same, or the
-    directory, or that which it was made in, has checksums: then a change is damage.
+    The file `kept` of the directory caches it while sizes and times of change are the same, or while the directory or
+    its parent has checksums: then a change is damage.
     """
-    known = known_hash(directory, names, kept)
-    if known is not None:
+    if (known := known_hash(directory, names, kept)) is not None:
         return known
-    joined = "".join(hash_file(path) for path in _there(directory, names))
+    joined = "".join(hash_file(directory / name) for name in names if (directory / name).exists())
     digest = hashlib.sha256(joined.encode()).hexdigest()
     with contextlib.suppress(OSError):  # it is only a shortcut: the directory may be read-only, or full
         write_whole(directory / kept, json.dumps({"stat": _stat(directory, names), "hash": digest}))
@@ -205,7 +196,7 @@ def content_hash(directory: Path, names: Sequence[str], kept: str) -> str:
 
 
 def known_hash(directory: Path, names: Sequence[str], kept: str) -> str | None:
-    """Return the `content_hash` that is kept; None if there is none, or the files have changed."""
+    """Return the cached `content_hash`; None if there is none, or the files have changed."""
     try:
         remembered = json.loads(read_text(directory / kept, SMALL))
         sealed = any((place / SUMS).exists() for place in (directory, directory.parent))
@@ -215,18 +206,15 @@ def known_hash(directory: Path, names: Sequence[str], kept: str) -> str | None:
         return None  # absent, or damaged: it is only a shortcut
 
 
+def _stat(directory: Path, names: Sequence[str]) -> dict[str, list[int]]:
+    there = (directory / name for name in names if (directory / name).exists())
+    return {path.name: [found.st_size, found.st_mtime_ns] for path in there for found in [path.stat()]}
+
+
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file; raises as `open_regular`."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _there(directory: Path, names: Sequence[str]) -> list[Path]:
-    return [directory / name for name in names if (directory / name).exists()]
-
-
-def _stat(directory: Path, names: Sequence[str]) -> dict[str, list[int]]:
-    return {path.name: [s.st_size, s.st_mtime_ns] for path in _there(directory, names) for s in [path.stat()]}
 
 
 FORMAT_VERSION = 1
@@ -281,8 +269,12 @@ def atomic_directory(target: Path) -> Iterator[Path]:
     died left behind is removed first.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(target)
-    work = target.parent / f"{_prefix(target)}{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
+    prefix = f".{target.name}.{socket.gethostname()}-"
+    for path in target.parent.glob(f"{glob.escape(prefix)}*.tmp"):
+        pid = path.name[len(prefix) :].split("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(path, ignore_errors=True)
+    work = target.parent / f"{prefix}{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
     work.mkdir()
     try:
         with writing(target):
@@ -325,7 +317,10 @@ def fill_graph(graph: GraphData, work: Path) -> None:
         # A slice of a memory map keeps the file's name, but its base is the map it was cut from.
         whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
         if not (whole and os.path.realpath(str(array.filename)) == os.path.realpath(path)):
-            write_npy(path, array)
+            with npy_writer(path, array.shape, array.dtype) as append:
+                step = chunk_rows(array.shape, array.dtype.itemsize)
+                for start in range(0, len(array), step):
+                    append(array[start : start + step])
     meta = {key: getattr(graph, key) for key in _META}
     meta |= {"format": FORMAT_VERSION, "nodes": graph.nodes, "edges": graph.edges}
     (work / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
@@ -370,17 +365,6 @@ def _read_meta(path: Path) -> dict[str, Any]:
     return meta
 
 
-def _prefix(target: Path) -> str:
-    return f".{target.name}.{socket.gethostname()}-"
-
-
-def _remove_leftovers(target: Path) -> None:
-    for path in target.parent.glob(f"{glob.escape(_prefix(target))}*.tmp"):
-        pid = path.name[len(_prefix(target)) :].split("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(path, ignore_errors=True)
-
-
 def sync(path: Path) -> None:
     """Have the kernel write a file, or a directory's entries, to the disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -407,10 +391,10 @@ def seal(directory: Path, pattern: str = "*.npy") -> None:
     write_whole(directory / SUMS, json.dumps(sums, indent=1) + "\n")
 
 
-def changed(directory: Path) -> list[str] | None:
-    """Return the files that are not what they were when the directory was sealed; None if it never was.
+def damage(directory: Path) -> str | None:
+    """Return in words which files of a sealed directory have changed; None if none has, or it never was sealed.
 
-    OSError if a file is there and cannot be read: that says nothing of what it contains.
+    OSError if a file exists and cannot be read: its content may be whole.
     """
     try:
         sums = json.loads((directory / SUMS).read_text(encoding="utf-8"))
@@ -418,15 +402,14 @@ def changed(directory: Path) -> list[str] | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, AttributeError):
-        return [SUMS]
-    return [name for name, sum_ in known.items() if not _is(directory / name, *sum_)]
-
-
-def _is(path: Path, size: int, crc: int) -> bool:
-    try:
-        return path.stat().st_size == size and _crc(path) == crc
-    except FileNotFoundError:
-        return False
+        return f"{SUMS} changed since it was made"
+    names = []
+    for name, (size, crc) in known.items():
+        path = directory / name
+        if not path.exists() or path.stat().st_size != size or _crc(path) != crc:
+            names.append(name)
+    more = f" and {len(names) - 1} more files" if len(names) > 1 else ""
+    return f"{names[0]}{more} changed since it was made" if names else None
 
 
 def _crc(path: Path) -> int:
@@ -437,26 +420,28 @@ def _crc(path: Path) -> int:
     return crc
 
 
-def damage(directory: Path) -> str | None:
-    """Return what is wrong with a sealed directory, in words; None if nothing is, or it never was sealed."""
-    names = changed(directory)
-    if not names:
-        return None
-    more = f" and {len(names) - 1} more files" if len(names) > 1 else ""
-    return f"{names[0]}{more} changed since it was made"
+def made_once(target: Path, mark: str, build: Callable[[Path], None], report: Report, *, check: bool = True) -> Path:
+    """Return the sealed directory `target`, which has the file `mark`; `build` fills a new one, whole or not at all.
 
-
-def set_aside(directory: Path, why: str, report: Report) -> None:
-    """Rename a damaged directory to `NAME.damaged`, in place of an earlier one, and report so.
-
-    DataError if that is not possible.
+    One whose files have changed (`check`) is renamed to `NAME.damaged`, in place of an earlier one, and built again;
+    `report` receives a line. Of several processes one builds. DataError if a damaged one cannot be renamed.
     """
-    aside = directory.with_name(f"{directory.name}.damaged")
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(aside)
-        os.rename(directory, aside)
-    except OSError as error:
-        what = f"damaged: {why}, and cannot be set aside: {error.strerror}"
-        raise DataError(what, file=directory, fix="remove it, or set HARNESS_CACHE to another directory") from error
-    report(f"damaged: {why}; set aside as {aside}, and made again")
+    if (target / mark).is_file() and not (check and damage(target)):
+        return target
+    with locked(target):
+        if (target / mark).is_file() and (why := damage(target)) is not None:
+            aside = target.with_name(f"{target.name}.damaged")
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.rmtree(aside)
+                os.rename(target, aside)
+            except OSError as error:
+                what = f"damaged: {why}, and cannot be set aside: {error.strerror}"
+                fix = "remove it, or set HARNESS_CACHE to another directory"
+                raise DataError(what, file=target, fix=fix) from error
+            report(f"damaged: {why}; set aside as {aside}, and made again")
+        if not (target / mark).is_file():
+            with atomic_directory(target) as work:
+                build(work)
+                seal(work)
+    return target

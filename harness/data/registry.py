@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -26,20 +25,7 @@ from harness.data.catalog import (
 from harness.data.download import fetch, get_command
 from harness.data.formats import neutral
 from harness.data.graph import GraphData, check_graph, train_on_all_others
-from harness.data.prepared import (
-    FORMAT_VERSION,
-    SUMS,
-    Report,
-    atomic_directory,
-    damage,
-    fill_graph,
-    fingerprint,
-    locked,
-    open_graph,
-    seal,
-    set_aside,
-    to_stderr,
-)
+from harness.data.prepared import FORMAT_VERSION, Report, damage, fill_graph, fingerprint, made_once, to_stderr
 from harness.errors import DataError, DataUnavailable, UserError, nearest, spelled
 from harness.spec import DatasetSpec
 
@@ -51,13 +37,6 @@ class DataSource:
     format: str
     path: Path
     downloaded: bool = False  # the files are in the harness's own cache, so that damaged ones are removed
-
-    def identity(self) -> list[tuple[str, int, int]]:
-        """Name, size and time of change of each file; empty for downloads, which are never changed."""
-        if self.downloaded:
-            return []
-        files = [self.path] if self.path.is_file() else sorted(p for p in self.path.rglob("*") if p.is_file())
-        return [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
 
 
 def data_directory(data_dir: Path | None) -> Path | None:
@@ -76,14 +55,13 @@ def neutral_files(data_dir: Path | None) -> dict[str, Path]:
 
 def find_source(name: str, entry: Published | None, data_dir: Path | None, raw: Path) -> DataSource | None:
     """Find the files of `name`: neutral file, raw files of the data directory, downloaded files in `raw`."""
-    neutral = neutral_files(data_dir)
+    own = neutral_files(data_dir)
     for stem in (name, name.replace("-", "_")):
-        if stem in neutral:
-            return DataSource("neutral", neutral[stem])
+        if stem in own:
+            return DataSource("neutral", own[stem])
     if entry is None:
         return None
-    directory = data_directory(data_dir)
-    if directory is not None:
+    if (directory := data_directory(data_dir)) is not None:
         names = (name, name.replace("-", "_"), *entry.folders, f"{entry.format}_{name}")
         for path in (parent / folder for parent in (directory, directory / "raw") for folder in names):
             if (path / entry.marker).exists():
@@ -98,14 +76,9 @@ LATER: Mapping[str, Mapping[str, Any]] = {"kronecker": {"train": 0.6}}
 """Options that a set was given later, and their defaults, at which what is cached keeps its name."""
 
 
-def shipped_names() -> list[str]:
-    """Names of the published and the generated sets."""
-    return [*published(), *generators()]
-
-
 def dataset_names(data_dir: Path | None = None) -> list[str]:
     """Names of all sets: published, generated, and the neutral files of `data_dir` (else $HARNESS_DATA)."""
-    known = shipped_names()
+    known = [*published(), *generators()]
     aliases = {name.replace("-", "_") for name in known}
     return known + [stem for stem in neutral_files(data_dir) if stem not in known and stem not in aliases]
 
@@ -122,13 +95,26 @@ def dataset_info(spec: DatasetSpec, data_dir: Path | None = None) -> DatasetInfo
         UserError: an unknown set (with the nearest name), or an unknown or ill-typed option.
         DataError: a neutral file known only by its name is damaged.
     """
-    given = _given(spec)
-    _check_choice(spec, "normalize", NORMALIZERS, "normalisation")
-    _check_choice(spec, "split", SPLITS, "split")
+    given = {key: value for key, value in spec.options.items() if key != "normalize"}
+    choices: list[tuple[str, Collection[str], str]]
+    choices = [("normalize", NORMALIZERS, "normalisation"), ("split", SPLITS, "split")]
+    for key, allowed, what in choices:
+        value = spec.options.get(key, next(iter(allowed)))
+        if not isinstance(value, str) or value not in allowed:
+            known = nearest(value, allowed) if isinstance(value, str) else "known: " + ", ".join(allowed)
+            raise UserError(f"{value!r} is no {what}", key=f"dataset {spec.name}: {key}", fix=known)
     if spec.name in generators():
         info = with_normalize(generators()[spec.name].info(given))
     else:
-        info = _read_info(spec.name, data_dir)
+        if spec.name in published():
+            info = published()[spec.name].info
+        elif (path := neutral_files(data_dir).get(spec.name)) is not None:
+            info = neutral.info(path, spec.name)
+        else:
+            fix = nearest(spec.name, dataset_names(data_dir))
+            if not fix.startswith("did you mean"):
+                fix = f"put {spec.name}.npz into the data directory, --data-dir or HARNESS_DATA; {fix}"
+            raise UserError(f"unknown data set '{spec.name}'", key="datasets", fix=fix)
         for key in (key for key in given if key not in info.options):
             raise UserError(f"unknown option '{key}'", key=f"dataset {spec.name}", fix=nearest(key, info.options))
     return replace(info, normalize=spec.options.get("normalize", info.normalize))
@@ -155,22 +141,39 @@ def prepare(
         DataError: the files are damaged; nothing is cached. A download is removed if it is not what was received.
     """
     raw, info, source, target = _located(spec, data_dir, cache)
-    meta = target / "meta.json"
-    if meta.is_file() and _damage(target) is not None:
-        with locked(target):
-            if meta.is_file() and (why := _damage(target)) is not None:
-                set_aside(target, why, report)
-    if not meta.is_file():
-        if source is None and spec.name not in generators():
-            entry = published()[spec.name]  # a set that is neither generated nor published has a neutral file
-            if not download:
-                way = get_command(spec.name) if entry.urls else entry.by_hand
-                raise DataUnavailable(f"{spec.name} is not here", way)
-            source = DataSource(entry.format, fetch(entry, raw), downloaded=True)
-        with locked(target):
-            if not meta.is_file():
-                _build(spec, info, source, target)
-    return target
+
+    def build(work: Path) -> None:
+        nonlocal source
+        source = source or obtained()
+        if source is not None:
+            graph = _read(source, spec.name, work)
+            if spec.options.get("split") == "full":
+                graph = train_on_all_others(graph)
+        else:
+            options = {key: value for key, value in spec.options.items() if key != "normalize"}
+            graph = generators()[spec.name].make(**options, work=work)
+        check_graph(graph, source.path if source else spec.name, symmetric=True)
+        fill_graph(graph, work)
+        normalize_features(work / "features.npy", info.normalize, graph.train_mask)
+        fingerprint(work)
+
+    def obtained() -> DataSource | None:
+        if spec.name in generators():
+            return None
+        entry = published()[spec.name]  # a set that is neither generated nor published has a neutral file
+        if not download:
+            way = get_command(spec.name) if entry.urls else entry.by_hand
+            raise DataUnavailable(f"{spec.name} is not here", way)
+        return DataSource(entry.format, fetch(entry, raw), downloaded=True)
+
+    try:
+        if source is None and not (target / "meta.json").is_file():
+            source = obtained()  # before anything is written
+        return made_once(target, "meta.json", build, report)
+    except DataError as error:
+        if source is None or not source.downloaded or error.file == target:
+            raise
+        raise _of_download(source.path, spec.name, error) from error
 
 
 def find_prepared(spec: DatasetSpec, *, data_dir: Path | None = None, cache: Path | None = None) -> Path | None:
@@ -180,19 +183,6 @@ def find_prepared(spec: DatasetSpec, *, data_dir: Path | None = None, cache: Pat
     """
     *_, target = _located(spec, data_dir, cache)
     return target if (target / "meta.json").is_file() else None
-
-
-def _damage(target: Path) -> str | None:
-    # A graph older than checksums is looked through once, and gets them.
-    if (target / SUMS).exists():
-        return damage(target)
-    try:
-        check_graph(open_graph(target), target)
-    except DataError as error:
-        return error.message
-    with suppress(OSError):  # the cache may be read-only, or full
-        seal(target)
-    return None
 
 
 def prepared_name(spec: DatasetSpec, *, data_dir: Path | None = None, cache: Path | None = None) -> str | None:
@@ -216,26 +206,6 @@ def _located(
     if spec.name not in generators():
         source = find_source(spec.name, published().get(spec.name), data_dir, raw)
     return raw, info, source, cache / "datasets" / f"{spec.name}-{_key(spec, info, source)}"
-
-
-def _build(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, target: Path) -> None:
-    try:
-        with atomic_directory(target) as work:
-            if source is not None:
-                graph = _read(source, spec.name, work)
-                if spec.options.get("split") == "full":
-                    graph = train_on_all_others(graph)
-            else:
-                graph = generators()[spec.name].make(**_given(spec), work=work)
-            check_graph(graph, source.path if source else spec.name, symmetric=True)
-            fill_graph(graph, work)
-            normalize_features(work / "features.npy", info.normalize, graph.train_mask)
-            fingerprint(work)
-            seal(work)
-    except DataError as error:
-        if source is None or not source.downloaded:
-            raise
-        raise _of_download(source.path, spec.name, error) from error
 
 
 def _read(source: DataSource, name: str, work: Path) -> GraphData:
@@ -272,37 +242,16 @@ def _key(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None) -> str
     defaults = {name: option[1] for name, option in info.options.items()}
     options = defaults | spec.options | {"normalize": info.normalize}
     later = LATER.get(spec.name, {})
+    files: list[Path] = []
+    if source is not None and not source.downloaded:  # nobody changes a download
+        files = [p for p in (source.path, *sorted(source.path.rglob("*"))) if p.is_file()]
     content = {
         "versions": [FORMAT_VERSION, _READER_VERSION],
         "options": {key: value for key, value in options.items() if (key, value) not in later.items()},
-        "source": [] if source is None else source.identity(),
+        "source": [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files],
     }
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _read_info(name: str, data_dir: Path | None) -> DatasetInfo:
-    entry = published().get(name)
-    if entry is not None:
-        return entry.info
-    path = neutral_files(data_dir).get(name)
-    if path is None:
-        fix = nearest(name, dataset_names(data_dir))
-        if not fix.startswith("did you mean"):
-            fix = f"put {name}.npz into the data directory, --data-dir or HARNESS_DATA; {fix}"
-        raise UserError(f"unknown data set '{name}'", key="datasets", fix=fix)
-    return neutral.info(path, name)
-
-
-def _check_choice(spec: DatasetSpec, key: str, allowed: Collection[str], what: str) -> None:
-    value = spec.options.get(key, next(iter(allowed)))
-    if not isinstance(value, str) or value not in allowed:
-        known = nearest(value, allowed) if isinstance(value, str) else "known: " + ", ".join(allowed)
-        raise UserError(f"{value!r} is no {what}", key=f"dataset {spec.name}: {key}", fix=known)
-
-
-def _given(spec: DatasetSpec) -> dict[str, Any]:
-    return {key: value for key, value in spec.options.items() if key != "normalize"}
 
 
 def generators() -> Mapping[str, ModuleType]:

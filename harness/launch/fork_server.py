@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import errno
 import gc
-import importlib
 import json
 import mmap
 import os
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -34,13 +34,15 @@ if TYPE_CHECKING:
     from harness.graph.kernels import Versions
     from harness.launch.process import Placement
 
-PER_RANK = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME"))
-# Read when a process group is made, and when a device is used first.
-_NAMED = frozenset(("NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_NET", "CUDA_VISIBLE_DEVICES"))
+# Each rank has its own; of the second line, read when a process group is made, and when a device is used first.
+_OF_A_RANK = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME")) | frozenset(
+    ("NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_NET", "CUDA_VISIBLE_DEVICES")
+)
 _SET_NAME, _SUBREAPER, _IS_SUBREAPER = 15, 36, 37  # <linux/prctl.h>
 _POPULATE_READ, _POPULATE_WRITE = 22, 23  # <asm-generic/mman-common.h>
 _MESSAGE_BYTES = 1 << 20
 _SHARING = frozenset(("harness.runtime.speed_reference",))  # modules that make all that they time anew
+Page = tuple[int, int, int]  # address, bytes, advice, of some
 _TURN = threading.Lock()  # of the threads that run groups in this process: one asks, and reads what it asked for
 
 
@@ -52,10 +54,7 @@ class ForkServer:
     """The runner's end of a server whose ranks run the module `worker` in an environment like `env`.
 
     Any module of harness can be the `worker` of the next ranks where one was. The server has loaded `kernels`, as far
-    as they are compiled; None: all that are.
-
-    Raises:
-        NoWarmStart: ranks cannot be forked on this system.
+    as they are compiled; None: all that are. Raises NoWarmStart on a system where ranks cannot be forked.
     """
 
     def __init__(self, worker: str, env: Mapping[str, str], kernels: Versions | None = None) -> None:
@@ -86,15 +85,14 @@ class ForkServer:
     def wait(self) -> None:
         """Wait until the server can fork. Raises NoWarmStart if it cannot, at once where that is known."""
         with _TURN:
-            if self._why_not is not None:
-                raise self._why_not
-            if not self._ready:
+            if self._why_not is None and not self._ready:
                 try:
                     self._answer()
+                    self._ready = True
                 except NoWarmStart as why:
                     self._why_not = why
-                    raise
-                self._ready = True
+            if self._why_not is not None:
+                raise self._why_not
 
     def load(self, kernels: Versions | None) -> bool:
         """Have the server load these compiled kernels (None: all), too; False if it cannot."""
@@ -111,14 +109,8 @@ class ForkServer:
     def fork(self, argument: str, env: Mapping[str, str], placement: Placement, log: int, stdin: int) -> int:
         """Start a rank and return its process id; the rank is then a child of this process.
 
-        Args:
-            argument: of the module.
-            env: the rank's whole environment.
-            placement: its network namespace and its cores.
-            log, stdin: file descriptors of its output and its input.
-
-        Raises:
-            NoWarmStart: the server cannot fork it.
+        `argument` is the module's, `env` the rank's whole environment, `log` and `stdin` descriptors of its output and
+        its input. Raises NoWarmStart if the server cannot fork it.
         """
         where = {"cores": placement.cores, "cwd": os.getcwd()}
         handed = [stdin, log] if placement.namespace is None else [stdin, log, placement.namespace]
@@ -165,10 +157,9 @@ _kernels: Versions | None = None
 
 
 def fork_server(worker: str, env: Mapping[str, str]) -> ForkServer:
-    """Return the server of this process for such ranks; one that served others is ended. It ends with the process.
+    """Return this process's server for such ranks; it ends with the process, or when ranks of another kind come.
 
-    Raises:
-        NoWarmStart: see `ForkServer`.
+    Raises NoWarmStart, see `ForkServer`.
     """
     global _server
     if _server is None or not _server.serves(worker, env):
@@ -198,7 +189,7 @@ def end_fork_server() -> None:
 
 def shared(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that all ranks of a trial have in common; libraries read many of them when loaded."""
-    return {name: value for name, value in env.items() if name not in PER_RANK | _NAMED}
+    return {name: value for name, value in env.items() if name not in _OF_A_RANK}
 
 
 def import_for_ranks() -> None:
@@ -224,121 +215,114 @@ def main(arguments: list[str]) -> NoReturn:
     """Be the server: channel's file descriptor, worker."""
     channel = socket.socket(fileno=int(arguments[0]))
     os.set_inheritable(channel.fileno(), False)
-    server = _Server(channel, arguments[1])
+    pages: Sequence[Page] = []
+    answer: dict[str, Any]
+    if is_own := _needs(arguments[1]) == "harness":  # of another module it is not known what it needs
+        often = gc.get_threshold()
+        gc.set_threshold(100_000, 50, 100)  # imports make little garbage: looking for it takes a fifth of the time
+        import_for_ranks()
+        gc.set_threshold(*often)
     while True:
         said, descriptors, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 3)
         if not said:
             os._exit(0)
         request = json.loads(said)
-        if "load" in request:
-            try:
-                server.load(request["load"])
-            except NoWarmStart as why:
-                channel.send(json.dumps({"why_not": str(why)}).encode())
-                os._exit(1)
-            channel.send(json.dumps({"ready": True}).encode())
-            continue
-        pid = server.fork(request, descriptors)
+        try:
+            if "load" in request:
+                pages, answer = _load(request["load"] if is_own else {}), {"ready": True}
+            else:
+                answer = {"pid": _fork(channel, request, descriptors, pages)}
+        except NoWarmStart as why:
+            channel.send(json.dumps({"why_not": str(why)}).encode())
+            os._exit(1)
         for descriptor in descriptors:
             os.close(descriptor)
-        channel.send(json.dumps({"pid": pid}).encode())
+        channel.send(json.dumps(answer).encode())
 
 
-class _Server:
-    """Has imported what ranks need, and forks them."""
+def _load(kernels: Versions | None) -> list[Page]:
+    """Load compiled kernels, and return the pages that ranks are to have; NoWarmStart if none can be forked."""
+    if kernels != {}:
+        from harness.graph.kernels import load_compiled
 
-    def __init__(self, channel: socket.socket, worker: str) -> None:
-        self._channel, self._harness = channel, _needs(worker) == "harness"
-        if self._harness:  # of another module it is not known what it needs
-            often = gc.get_threshold()
-            gc.set_threshold(100_000, 50, 100)  # imports make little garbage: looking for it takes a fifth of the time
-            import_for_ranks()
-            gc.set_threshold(*often)
-
-    def load(self, kernels: Versions | None) -> None:
-        """Load compiled kernels, and see what ranks then have."""
-        if self._harness:
-            importlib.import_module("harness.graph.kernels").load_compiled(kernels)
-        if (threads := len(os.listdir("/proc/self/task"))) > 1:
-            raise NoWarmStart(f"importing started {threads - 1} threads, which a fork would lose")
-        self._pages = list(own_pages())
-        for page in self._pages[:1]:
-            _advise(*page)  # the kernel knows it, or ranks start cold
-
-    def fork(self, request: Mapping[str, Any], descriptors: list[int]) -> int:
-        """Fork a rank whose parent has ended, and return its process id."""
-        read, write = os.pipe()
-        if (middle := os.fork()) == 0:
-            if (rank := os.fork()) == 0:
-                os.close(read)
-                os.close(write)
-                self._channel.close()
-                self._run(request, descriptors)
-            os.write(write, str(rank).encode())
-            os._exit(0)
-        os.close(write)
-        os.waitpid(middle, 0)
-        with open(read) as stream:
-            return int(stream.read())
-
-    def _run(self, request: Mapping[str, Any], descriptors: list[int]) -> NoReturn:
-        """Be a rank: what `python -P -m worker argument` is to a process that was started for it alone."""
-        code = 1
-        try:
-            os.setsid()
-            _prctl(_SET_NAME, f"harness-rank-{request['env']['RANK']}".encode())
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            stdin, log, *namespace = descriptors
-            for number, descriptor in enumerate((stdin, log, log)):
-                os.dup2(descriptor, number)
-            os.close(stdin)
-            os.close(log)
-            for descriptor in namespace:
-                enter(descriptor)
-            if request["cores"] is not None:
-                os.sched_setaffinity(0, request["cores"])
-            os.chdir(request["cwd"])
-            os.environ.clear()
-            os.environ.update(request["env"])
-            if request["worker"] not in _SHARING:
-                for page in self._pages:
-                    _advise(*page)
-            _renew()
-            sys.argv = [request["worker"], request["argument"]]
-            runpy.run_module(request["worker"], run_name="__main__", alter_sys=True)
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-            if isinstance(end.code, str):
-                print(end.code, file=sys.stderr)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+        load_compiled(kernels)
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:
+        raise NoWarmStart(f"importing started {threads - 1} threads, which a fork would lose")
+    pages = list(own_pages())
+    for page in pages[:1]:
+        _advise(*page)  # the kernel knows it, or ranks start cold
+    return pages
 
 
-def _renew() -> None:
-    # A fresh interpreter has these of its own. With the server's generator a plugin that forgets to seed would draw the
-    # same on all ranks; the server loaded OpenBLAS with one thread, because threads do not survive a fork.
-    if "numpy" in sys.modules:
+def _fork(channel: socket.socket, request: Mapping[str, Any], descriptors: list[int], pages: Sequence[Page]) -> int:
+    """Fork a rank whose parent has ended, and return its process id."""
+    read, write = os.pipe()
+    if (middle := os.fork()) == 0:
+        if (rank := os.fork()) == 0:
+            os.close(read)
+            os.close(write)
+            channel.close()
+            _be_rank(request, descriptors, pages)
+        os.write(write, str(rank).encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(middle, 0)
+    with open(read) as stream:
+        return int(stream.read())
+
+
+def _be_rank(request: Mapping[str, Any], descriptors: list[int], pages: Sequence[Page]) -> NoReturn:
+    """Be what `python -P -m worker argument` is to a process that was started for it alone."""
+    code = 1
+    try:
+        os.setsid()
+        _prctl(_SET_NAME, f"harness-rank-{request['env']['RANK']}".encode())
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        stdin, log, *namespace = descriptors
+        for number, descriptor in enumerate((stdin, log, log)):
+            os.dup2(descriptor, number)
+        os.close(stdin)
+        os.close(log)
+        for descriptor in namespace:
+            enter(descriptor)
+        if request["cores"] is not None:
+            os.sched_setaffinity(0, request["cores"])
+        os.chdir(request["cwd"])
+        os.environ.clear()
+        os.environ.update(request["env"])
+        if request["worker"] not in _SHARING:
+            for page in pages:
+                _advise(*page)
+        # A fresh interpreter has a generator of its own: with the server's a plugin that forgets to seed would draw the
+        # same on all ranks. The server loaded OpenBLAS with one thread, because threads do not survive a fork.
         sys.modules["numpy"].random.seed()
-    threads = int(os.environ.get("OPENBLAS_NUM_THREADS", "1"))
-    if threads > 1 and "threadpoolctl" in sys.modules:
-        sys.modules["threadpoolctl"].threadpool_limits(threads, "blas")
+        threads = int(os.environ.get("OPENBLAS_NUM_THREADS", "1"))
+        if threads > 1 and "threadpoolctl" in sys.modules:
+            sys.modules["threadpoolctl"].threadpool_limits(threads, "blas")
+        sys.argv = [request["worker"], request["argument"]]
+        runpy.run_module(request["worker"], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
-def own_pages(proc: Path = Path("/proc/self")) -> Iterator[tuple[int, int, int]]:
+def own_pages(proc: Path = Path("/proc/self")) -> Iterator[Page]:
     """Yield (address, bytes, advice) of this process's pages, for a child to have them as if it had made them.
 
     A fork shares pages that are written to when they are written to, and does not map files at all until they are
     read: a rank's resident and proportional sets would be smaller than those of one that started cold, and its first
-    epochs would copy pages.
-
-    Raises:
-        NoWarmStart: the kernel does not say which pages there are.
+    epochs would copy pages. Raises NoWarmStart if the kernel does not say which pages there are.
     """
+    import numpy as np
+
     page = mmap.PAGESIZE
     try:
         with (proc / "pagemap").open("rb", buffering=0) as pagemap:
@@ -348,23 +332,15 @@ def own_pages(proc: Path = Path("/proc/self")) -> Iterator[tuple[int, int, int]]
                     continue
                 start, end = (int(edge, 16) for edge in span.split("-"))
                 entries = os.pread(pagemap.fileno(), (end - start) // page * 8, start // page * 8)
-                for first, last, is_file in _runs(memoryview(entries).cast("Q")):
-                    advice = _POPULATE_READ if is_file or rights[1] != "w" else _POPULATE_WRITE
-                    yield start + first * page, (last - first) * page, advice
+                bits = np.frombuffer(entries, np.uint64) >> np.uint64(61)  # bit 63: present, 61: a file's or shared
+                kind = np.where(bits & 4, 1 + (bits & 1), 0).astype(np.int8)
+                edges = np.flatnonzero(np.diff(kind, prepend=np.int8(0), append=np.int8(0)))
+                for first, last in pairwise(map(int, edges)):
+                    if kind[first]:
+                        advice = _POPULATE_READ if kind[first] == 2 or rights[1] != "w" else _POPULATE_WRITE
+                        yield start + first * page, (last - first) * page, advice
     except OSError as error:
         raise NoWarmStart(f"{error.filename}: {error.strerror}") from None
-
-
-def _runs(entries: memoryview) -> Iterator[tuple[int, int, bool]]:
-    """Yield (first, last + 1, whether they are a file's) of each run of present pages."""
-    import numpy as np
-
-    bits = np.frombuffer(entries, np.uint64) >> np.uint64(61)  # bit 63: present, bit 61: a file's or shared
-    kind = np.where(bits & 4, 1 + (bits & 1), 0).astype(np.int8)
-    edges = np.flatnonzero(np.diff(kind, prepend=np.int8(0), append=np.int8(0)))
-    for first, last in pairwise(edges):
-        if kind[first]:
-            yield int(first), int(last), kind[first] == 2
 
 
 @contextmanager
@@ -391,7 +367,8 @@ def _advise(start: int, length: int, advice: int) -> None:
     try:
         libc("madvise", ctypes.c_void_p(start), ctypes.c_size_t(length), advice)
     except OSError as error:
-        raise NoWarmStart(f"{error} (Linux 5.14 or newer fills pages ahead)") from None
+        if error.errno != errno.ENOMEM:  # libc has given pages at the end of its heap back since they were listed
+            raise NoWarmStart(f"{error} (Linux 5.14 or newer fills pages ahead)") from None
 
 
 if __name__ == "__main__":

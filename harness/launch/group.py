@@ -14,8 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from harness.launch.fork_server import NoWarmStart, fork_server
-from harness.launch.hardware import PROC, oom_kills
+from harness.launch.hardware import oom_kills
 from harness.launch.process import (
     WORKER,
     Placement,
@@ -50,25 +52,22 @@ _CONNECTION = re.compile(r"connection|gloo|nccl|socket|broken pipe|\bpeers?\b", 
 
 @dataclass(frozen=True)
 class RankFailure:
-    """A rank failed, or a whole node did (`rank` is None). `node` is None on one machine.
-
-    `lost`: it ended from outside, without a report of its own; another start may not.
-    """
+    """A rank failed, or a whole node did (`rank` is None), or the runner itself (so is `node`)."""
 
     rank: int | None
     status: Status
     reason: str
     order: int = 0  # its position among the ends of the group
     asked: bool = False  # it failed after the launcher asked it to end
-    node: int | None = None
-    lost: bool = False
+    node: int | None = None  # None on one machine
+    lost: bool = False  # it ended from outside, without a report of its own; another start may not
 
     @property
     def text(self) -> str:
         """Return who failed, and why."""
         node = "" if self.node is None else f"node {self.node}"
         who = node if self.rank is None else f"rank {self.rank}" + (f" ({node})" if node else "")
-        return f"{who} {self.reason}"
+        return f"{who} {self.reason}".lstrip()
 
     def sort_key(self) -> tuple[bool, bool, int, int]:
         """Return the sort key, which puts the likeliest cause of a group's end first."""
@@ -79,29 +78,17 @@ class RankFailure:
 
 @dataclass(frozen=True)
 class GroupResult:
-    """Says how a group ended.
-
-    Attributes:
-        failures: of ranks and nodes.
-        ranks: what each rank wrote; those that wrote nothing are left out.
-        log: the end of every rank's output.
-        wall_s: seconds; None if no rank was started.
-        warm: whether all ranks were forked by a process that had imported what they need.
-        limit_s: the time limit, if it ended the group.
-        reached: where training was then, in words.
-        nodes: what each node is; empty on one machine.
-        epochs: rows of the epochs that ranks without a report had ended.
-    """
+    """Says how a group ended; `ranks` is what each rank wrote, those left out that wrote nothing."""
 
     failures: Sequence[RankFailure] = ()
     ranks: Sequence[dict[str, Any]] = ()
-    log: str = ""
-    wall_s: float | None = None
-    warm: bool = False
-    limit_s: float | None = None
-    reached: str = ""
-    nodes: Sequence[dict[str, Any]] = ()
-    epochs: Sequence[dict[str, Any]] = ()
+    log: str = ""  # the end of every rank's output
+    wall_s: float | None = None  # None if no rank was started
+    warm: bool = False  # all ranks were forked by a process that had imported what they need
+    limit_s: float | None = None  # the time limit, if it ended the group
+    reached: str = ""  # where training was then, in words
+    nodes: Sequence[dict[str, Any]] = ()  # what each node is; empty on one machine
+    epochs: Sequence[dict[str, Any]] = ()  # rows of the epochs that ranks without a report had ended
 
     @property
     def lost(self) -> bool:
@@ -142,27 +129,21 @@ def run_group(
 ) -> GroupResult:
     """Run `python -P -m worker job` at each of `placements` and wait for all of them.
 
+    Ranks write to the directory of `job`, and have `threads` each. `timeout_s` is wall time from the start;
+    `progress_s` ends a group none of whose ranks has made progress for so long, once one has begun an epoch. `warm`:
+    ranks are forked where that is possible. `failed_elsewhere`, asked often: whether a rank of the same trial on
+    another machine has failed.
+
     Any exception, KeyboardInterrupt among them, ends the ranks before it leaves this function; if this process is
     killed, the ranks see the end of their stdin and exit.
-
-    Args:
-        job: the file every rank reads; ranks write to its directory.
-        placements: of the ranks.
-        threads: of each rank.
-        timeout_s: wall time from the start.
-        progress_s: seconds without progress of any rank, once one has begun an epoch.
-        on_progress: receives the events of the ranks.
-        worker: the module every rank runs.
-        warm: have ranks forked where that is possible.
-        failed_elsewhere: whether a rank of the same trial on another machine has failed; asked often.
     """
-    out, server = job.parent, None
+    out, server, why_cold = job.parent, None, "ranks start cold: {}"
     if warm and placements:
         try:
             server = fork_server(worker, rank_environment(placements[0], threads))
             server.wait()
         except NoWarmStart as why:
-            _report_cold(why, on_progress)
+            on_progress({"event": "stage", "text": why_cold.format(why)})
             server = None
     started, kills = time.monotonic(), oom_kills()
     read_end, write_end = os.pipe()  # no rank inherits the write end: it closes when this process dies
@@ -172,11 +153,10 @@ def run_group(
         for placement in placements:
             start = partial(start_rank, worker, job, placement, threads, log_path(out, placement.rank), read_end)
             try:
-                process = start(server)
+                process = start(server.fork if server else None)
             except NoWarmStart as why:
-                _report_cold(why, on_progress)
-                server = None
-                process = start()
+                on_progress({"event": "stage", "text": why_cold.format(why)})
+                server, process = None, start()
             group.processes.append(process)
         in_time = group.wait(started + timeout_s)
     finally:
@@ -200,10 +180,6 @@ def run_group(
         limit_s=None if in_time else timeout_s,
         reached=group.last_epoch(),
     )
-
-
-def _report_cold(why: NoWarmStart, on_progress: OnProgress) -> None:
-    on_progress({"event": "stage", "text": f"ranks start cold: {why}"})
 
 
 @dataclass
@@ -241,7 +217,7 @@ class _Group:
         return True
 
     def report(self) -> None:
-        """Hand on the progress that was written since the last call."""
+        """Pass on the progress that was written since the last call."""
         for event in self._tail.new():
             if event.get("event") == "epoch":
                 self.last = event
@@ -282,14 +258,12 @@ class _Group:
             if place is not None and (process.rank not in self._beacons or self._beacons[process.rank][0] != place):
                 self._beacons[process.rank] = place, now
         running = [process for process in self.processes if process.code is None]
-        if not running or not any(place.epoch >= 0 for place, _ in self._beacons.values()):
-            return False
-        return all(self._still_s(process.rank) >= self.progress_s for process in running)
+        begun = any(place.epoch >= 0 for place, _ in self._beacons.values())
+        return begun and bool(running) and all(self._still_s(process.rank) >= self.progress_s for process in running)
 
     def _still_s(self, rank: int) -> float:
         """Return for how many seconds a rank has made no progress; 0 of one without a beacon yet."""
-        found = self._beacons.get(rank)
-        return 0.0 if found is None else time.monotonic() - found[1]
+        return time.monotonic() - self._beacons[rank][1] if rank in self._beacons else 0.0
 
     def _blame(self, *, ended_for_it: bool) -> None:
         """Have the ranks without progress write their stacks, and mark those that the others wait for as hung.
@@ -312,28 +286,24 @@ class _Group:
         behind = behind or (still if ended_for_it else [])
         blamed = {process.rank for process in behind}
         waiting = sorted(rank for rank, place in places.items() if place.waits and rank not in blamed)
+        whom = f", while ranks {waiting} waited for it" if waiting else ""
+        stopped = {process.rank for process in still if _is_stopped(process.pid)}
         for process in behind:
             epoch = places[process.rank].epoch
-            how = "was stopped" if _is_stopped(process) else "hung"
+            how = "was stopped" if process.rank in stopped else "hung"
             where = f"in epoch {epoch}" if epoch >= 0 else "before the first epoch"
-            whom = f", while ranks {waiting} waited for it" if waiting else ""
             seconds = f"{self._still_s(process.rank):.0f} s"
             process.hung = f"{how} for {seconds} {where}{whom}; stacks of all ranks are in the log"
-        end = time.monotonic() + STACKS_S
-        while time.monotonic() < end and not all(
-            "most recent call first" in log_tail(self.out, process.rank)
-            for process in still
-            if not _is_stopped(process)
-        ):
+        writing, end = {process.rank for process in still} - stopped, time.monotonic() + STACKS_S
+        while time.monotonic() < end and any("most recent call first" not in log_tail(self.out, r) for r in writing):
             time.sleep(0.05)
 
 
-def _is_stopped(process: RankProcess) -> bool:
-    """Return whether the kernel has stopped a process (SIGSTOP, a debugger)."""
-    try:
-        return (PROC / str(process.pid) / "stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-    except OSError:
-        return False
+def _is_stopped(pid: int) -> bool:
+    # By SIGSTOP, or a debugger.
+    with suppress(psutil.Error):
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    return False
 
 
 def failure_of(process: RankProcess, out: Path, *, oom: bool = False) -> RankFailure | None:
@@ -360,7 +330,7 @@ def failure_of(process: RankProcess, out: Path, *, oom: bool = False) -> RankFai
             return None
         reason = "ended without a result"
     else:
-        lines = [line.strip() for line in log_tail(out, rank).splitlines() if line.strip()]
+        lines = log_tail(out, rank).rstrip().splitlines()
         reason = f"exited with code {code}" + (f": {_one_line(lines[-1])}" if lines else "")
     lost = written is None and status == "error"
     return RankFailure(rank, status, reason, process.order or 0, process.asked, lost=lost)

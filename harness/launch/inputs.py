@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.errors import DataUnavailable, UserError
-from harness.files import RECORD, read_bytes
+from harness.files import RECORD, read_object
 from harness.launch.group import run_group
 from harness.launch.hardware import cores
 from harness.launch.namespaces import libc
@@ -32,6 +32,7 @@ from harness.spec import DatasetSpec
 from harness.suite.schema import TrialConfig
 
 if TYPE_CHECKING:
+    from harness.data.partition.cached import PartitionPaths
     from harness.results.record_store import ResultStore
 
 T = TypeVar("T")
@@ -89,6 +90,22 @@ def _read_by(trial: TrialConfig) -> Hashable:
     return trial.dataset.model_dump_json(), trial.partition.model_dump_json(), *_split(trial).values()
 
 
+class Remembered(dict[Hashable, Any]):
+    """What was found for a key, or the error that the search ended in."""
+
+    def once(self, key: Hashable, find: Callable[[], T]) -> T:
+        """Return what `find` found the first time, or raise the error again that it raised."""
+        if key not in self:
+            try:
+                self[key] = find()
+            except Exception as error:
+                self[key] = error
+        found: T = self[key]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
 @dataclass
 class InputCache:
     """Prepares inputs and remembers them, and what could not be had, for the trials that follow.
@@ -99,110 +116,108 @@ class InputCache:
     data_dir: Path | None = None
     cache: Path | None = None
     apart: bool = False
-    _graphs: dict[str, Path | Exception] = field(default_factory=dict)
-    _described: dict[Path, dict[str, Any]] = field(default_factory=dict)
-    _inputs: dict[Hashable, TrialInputs | Exception] = field(default_factory=dict)
+    known: Remembered = field(default_factory=Remembered)
 
     def get(self, trial: TrialConfig, report: Report) -> TrialInputs:
         """Return the inputs of `trial`. Raises DataUnavailable, DataError or UserError, and NotPrepared if `apart`."""
-        key = _read_by(trial)
-        if key not in self._inputs:
-            try:
-                self._inputs[key] = self._make(trial, report)
-            except Exception as error:
-                self._inputs[key] = error
-        found = self._inputs[key]
-        if isinstance(found, Exception):
-            raise found
-        return found
+        return self.known.once(_read_by(trial), lambda: self._make(trial, report))
 
     def graph(self, trial: TrialConfig, report: Report) -> Path:
         """Return the prepared data set of `trial`; raises what `get` does."""
         return self._graph(trial, self._make_missing(trial, report, partitioned=False))
 
+    def found_graph(self, spec: DatasetSpec) -> Path | None:
+        """Return where a data set lies prepared; None if it does not: nothing is built."""
+        from harness.data.registry import find_prepared
+
+        return find_prepared(spec, data_dir=self.data_dir, cache=self.cache)
+
+    def found_partition(self, trial: TrialConfig, graph: Path) -> PartitionPaths | None:
+        """Return where the partition of a prepared data set lies; None if there is none yet: nothing is built."""
+        from harness.data.partition.cached import find_partitioned
+
+        return find_partitioned(graph, trial.partition, **_split(trial), cache=self.cache)
+
+    def make_partition(self, trial: TrialConfig, graph: Path, **options: Any) -> PartitionPaths:
+        """Partition a prepared data set, if that is not done yet."""
+        from harness.data.partition.cached import ensure_partitioned
+
+        return ensure_partitioned(graph, trial.partition, **_split(trial), cache=self.cache, **options)
+
     def _make(self, trial: TrialConfig, report: Report) -> TrialInputs:
-        from harness.data.partition.cached import ensure_partitioned, partition_fingerprint, partition_table
+        from harness.data.partition.cached import partition_fingerprint, partition_table
+        from harness.data.prepared import fingerprint, open_graph
 
         report = self._make_missing(trial, report, partitioned=True)
-        graph, split = self._graph(trial, report), _split(trial)
+        directory = self._graph(trial, report)
         report(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
-        views = ensure_partitioned(graph, trial.partition, **split, cache=self.cache, report=report)
-        if graph not in self._described:
-            self._described[graph] = _describe(graph)
-        return TrialInputs(
-            graph,
-            views.train,
-            views.full,
-            split["inductive"],
-            self._described[graph],
-            partition_table(views.train),
-            partition_fingerprint(views),
-        )
+        views = self.make_partition(trial, directory, report=report)
+
+        def describe() -> dict[str, Any]:
+            graph = open_graph(directory)
+            return {
+                "name": graph.name,
+                "nodes": len(graph.indptr) - 1,
+                "edges": len(graph.indices),
+                "features": int(graph.features.shape[1]),
+                "classes": graph.num_classes,
+                "multilabel": graph.multilabel,
+                "origin": graph.origin,
+                "note": graph.note,
+                "train_nodes": int(graph.train_mask.sum()),
+                "prepared": directory.name,
+                "fingerprint": fingerprint(directory),
+            }
+
+        described, table = self.known.once(directory, describe), partition_table(views.train)
+        own = partition_fingerprint(views)
+        return TrialInputs(directory, views.train, views.full, is_inductive(trial), described, table, own)
 
     def _make_missing(self, trial: TrialConfig, report: Report, *, partitioned: bool) -> Report:
         """Have a process make what `trial` reads and is not there; return what reports the stages that follow."""
-        from harness.data.partition.cached import find_partitioned
-        from harness.data.registry import find_prepared
-
-        data, stage = trial.dataset.model_dump_json(), PREPARING
-        if not self.apart or isinstance(self._graphs.get(data), Exception):
+        data, doing = trial.dataset.model_dump_json(), f"{PREPARING} data"
+        if not self.apart or isinstance(self.known.get(data), Exception):
             return report
         try:
-            found = find_prepared(trial.dataset, data_dir=self.data_dir, cache=self.cache)
-            if found is not None and partitioned:
-                split = _split(trial)
-                found = found if find_partitioned(found, trial.partition, **split, cache=self.cache) else None
-            if found is not None:
+            found = self.found_graph(trial.dataset)
+            if found is not None and (not partitioned or self.found_partition(trial, found)):
                 return report
         except UserError:
             return report  # it is raised again where the data are prepared
 
-        def note(text: str) -> None:
-            nonlocal stage
-            stage = text
-            report(text)
+        def note(event: dict[str, Any]) -> None:
+            nonlocal doing
+            report(doing := event["text"])
 
-        try:
-            prepare_apart(trial, self.data_dir, self.cache, note, partitioned=partitioned)
-        except Exception as error:
-            if stage.startswith(PREPARING):
-                self._graphs[data] = error  # for trials with other partitions, too
-            raise
-        return lambda text: None  # the process has reported all stages
+        with scratch() as folder:
+            job = folder / "job.json"
+            places = [None if each is None else str(each) for each in (self.data_dir, self.cache)]
+            job.write_text(json.dumps([trial.model_dump(mode="json"), partitioned, *places]))
+            # Cold: a fork server has the threads of ranks, and its pages would count for what is killed.
+            ranks, worker = placements_of(range(1), 1), "harness.launch.inputs"
+            group = run_group(job, ranks, threads=cores(), timeout_s=math.inf, on_progress=note, worker=worker)
+        if group.status == "ok":
+            return lambda text: None  # the process has reported all stages
+        said = group.ranks[0] if group.ranks else {}
+        error: Exception = NotPrepared(
+            group.status, f"while {doing}, the process {group.failures[0].reason}", group.log
+        )
+        if "command" in said:
+            error = DataUnavailable(said["reason"], said["command"])
+        elif "mistake" in said:
+            error = UserError(said["mistake"])
+        if doing.startswith(PREPARING):
+            self.known[data] = error  # for trials with other partitions, too
+        raise error
 
     def _graph(self, trial: TrialConfig, report: Report) -> Path:
         from harness.data.registry import prepare
 
-        key = trial.dataset.model_dump_json()
-        if key not in self._graphs:
+        def make() -> Path:
             report(f"{PREPARING} {trial.dataset.name}")
-            try:
-                self._graphs[key] = prepare(trial.dataset, data_dir=self.data_dir, cache=self.cache, report=report)
-            except (DataUnavailable, UserError) as error:
-                self._graphs[key] = error
-        found = self._graphs[key]
-        if isinstance(found, Exception):
-            raise found
-        return found
+            return prepare(trial.dataset, data_dir=self.data_dir, cache=self.cache, report=report)
 
-
-def _describe(directory: Path) -> dict[str, Any]:
-    from harness.data.prepared import fingerprint, open_graph
-
-    graph = open_graph(directory)
-    return {
-        "name": graph.name,
-        "nodes": len(graph.indptr) - 1,
-        "edges": len(graph.indices),
-        "features": int(graph.features.shape[1]),
-        "classes": graph.num_classes,
-        "multilabel": graph.multilabel,
-        "origin": graph.origin,
-        "note": graph.note,
-        "train_nodes": int(graph.train_mask.sum()),
-        "prepared": directory.name,
-        "fingerprint": fingerprint(directory),
-    }
+        return self.known.once(trial.dataset.model_dump_json(), make)
 
 
 def missing_data(spec: DatasetSpec, data_dir: Path | None, cache: Path | None) -> DataUnavailable | None:
@@ -223,36 +238,6 @@ def missing_data(spec: DatasetSpec, data_dir: Path | None, cache: Path | None) -
     except DataUnavailable as missing:
         return missing
     return None
-
-
-def prepare_apart(
-    trial: TrialConfig, data_dir: Path | None, cache: Path | None, report: Report, *, partitioned: bool = True
-) -> None:
-    """Have what `trial` reads prepared, and `partitioned`, in `cache`, by a process that ends with this one.
-
-    Raises what `InputCache.get` does, and NotPrepared.
-    """
-    doing = "preparing data"
-
-    def note(event: dict[str, Any]) -> None:
-        nonlocal doing
-        report(doing := event["text"])
-
-    with scratch() as folder:
-        job, places = folder / "job.json", (None if each is None else str(each) for each in (data_dir, cache))
-        job.write_text(json.dumps([trial.model_dump(mode="json"), partitioned, *places]))
-        ranks = placements_of(range(1), 1)
-        worker = "harness.launch.inputs"
-        # Cold: a fork server has the threads of ranks, and its pages would count for what is killed.
-        group = run_group(job, ranks, threads=cores(), timeout_s=math.inf, on_progress=note, worker=worker)
-    if group.status == "ok":
-        return
-    said = group.ranks[0] if group.ranks else {}
-    if "command" in said:
-        raise DataUnavailable(said["reason"], said["command"])
-    if "mistake" in said:
-        raise UserError(said["mistake"])
-    raise NotPrepared(group.status, f"while {doing}, the process {group.failures[0].reason}", group.log)
 
 
 def main(job: Path) -> None:
@@ -305,16 +290,14 @@ def on_todays_data(
     from harness.results.record_store import records_under
 
     recorded = {path.name.partition(".")[0]: path / "record.json" for path in records_under(store.directory)}
-    records = {trial.id: found for trial in trials if trial.id in recorded and (found := _read(recorded[trial.id]))}
+    # A record that is damaged is reported by the command that needs it.
+    found = {trial.id: read_object(recorded[trial.id], RECORD) for trial in trials if trial.id in recorded}
+    records = {id_: record for id_, record in found.items() if record is not None}
     if not records:
         return list(trials), []
     making = (trials if wanted is None else wanted) if build else ()
-    today = _TodaysData(
-        InputCache(data_dir, cache, apart=True),
-        {trial.dataset.model_dump_json() for trial in making},
-        {_read_by(trial) for trial in making},
-        report,
-    )
+    data, splits = {trial.dataset.model_dump_json() for trial in making}, {_read_by(trial) for trial in making}
+    today = _TodaysData(InputCache(data_dir, cache, apart=True), data, splits, report)
     settled = [today.settled(trial, records[trial.id]) if trial.id in records else trial for trial in trials]
     # Trials without a record that read the same become other trials than older ones too: seeds stay one cell.
     new = {_read_by(trial): trial.data for trial in settled if trial.data}
@@ -322,14 +305,6 @@ def on_todays_data(
         if trial.id not in records and _read_by(trial) in new:
             settled[i] = trial.model_copy(update={"data": new[_read_by(trial)]})
     return settled, today.lines()
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        record = json.loads(read_bytes(path, RECORD))
-    except (OSError, UserError, ValueError, RecursionError):
-        return None  # a command that needs the record says so
-    return record if isinstance(record, dict) else None
 
 
 @dataclass
@@ -343,7 +318,6 @@ class _TodaysData:
     _changed: Counter[str] = field(default_factory=Counter)
     _unknown: Counter[str] = field(default_factory=Counter)
     _old: int = 0
-    _known: dict[Hashable, Any] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """Return what the user should know of all trials."""
@@ -370,7 +344,7 @@ class _TodaysData:
         graph = self._graph(trial, record)
         if graph is None:
             return trial
-        now = self._once(("graph", graph), lambda: fingerprint(graph)), self._partition(trial, graph)
+        now = self.inputs.known.once(("graph", graph), lambda: fingerprint(graph)), self._partition(trial, graph)
         if now[0] == was[0] and (now[1] is None or now[1] == was[1]):
             return trial
         if now[1] is None and _read_by(trial) not in self.splits:
@@ -385,44 +359,38 @@ class _TodaysData:
 
     def _graph(self, trial: TrialConfig, record: dict[str, Any]) -> Path | None:
         """Return where the data set of today is prepared; None if it is that of the record, or cannot be had."""
-        from harness.data.registry import find_prepared, generators, prepared_name
+        from harness.data.registry import generators, prepared_name
 
-        spec, where = trial.dataset, {"data_dir": self.inputs.data_dir, "cache": self.inputs.cache}
-        key = "where", spec.model_dump_json()
-        found, name = self._once(key, lambda: (find_prepared(spec, **where), prepared_name(spec, **where)))
+        spec, key, inputs = trial.dataset, trial.dataset.model_dump_json(), self.inputs
+        where = {"data_dir": inputs.data_dir, "cache": inputs.cache}
+        found, name = inputs.known.once(
+            ("found", key), lambda: (inputs.found_graph(spec), prepared_name(spec, **where))
+        )
         same_files = name in (None, record["dataset"].get("prepared")) or spec.name in generators()
         if found is not None or same_files:
             return found
-        if spec.model_dump_json() not in self.graphs:
+        if key not in self.graphs:
             self._unknown[spec.name] += 1
             return None
         try:
-            return self.inputs.graph(trial, self.report)
+            return inputs.graph(trial, self.report)
         except (DataUnavailable, UserError, NotPrepared):
             return None
 
     def _partition(self, trial: TrialConfig, graph: Path) -> str | None:
         """Return the fingerprint of today's partition; None if there is none yet."""
-        from harness.data.partition.cached import ensure_partitioned, find_partitioned, partition_fingerprint
-
-        spec, how = trial.partition, {**_split(trial), "cache": self.inputs.cache}
+        from harness.data.partition.cached import partition_fingerprint
 
         def look() -> str | None:
-            paths = find_partitioned(graph, spec, **how)
-            if paths is None and _read_by(trial) in self.splits and spec.file is not None:
-                paths = ensure_partitioned(graph, spec, **how)
+            paths = self.inputs.found_partition(trial, graph)
+            if paths is None and _read_by(trial) in self.splits and trial.partition.file is not None:
+                paths = self.inputs.make_partition(trial, graph)
             return partition_fingerprint(paths) if paths else None
 
         try:
-            return self._once((graph, spec.model_dump_json(), *_split(trial).values()), look)
+            return self.inputs.known.once((graph, _read_by(trial)), look)
         except UserError:
             return None
-
-    def _once(self, key: Hashable, find: Callable[[], T]) -> T:
-        if key not in self._known:
-            self._known[key] = find()
-        found: T = self._known[key]
-        return found
 
 
 def _trials(count: int) -> str:

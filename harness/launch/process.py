@@ -6,7 +6,6 @@ A rank leads a session of its own, and is ended with all it started.
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
 import re
 import select
@@ -15,22 +14,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import psutil
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError
+from pydantic import BaseModel, Field, StrictFloat, StrictInt, StrictStr, ValidationError
 
+from harness.files import json_object
 from harness.launch.namespaces import inside
 from harness.results.leases import start_time
 from harness.runtime.counters import THRESHOLD
-
-if TYPE_CHECKING:
-    from harness.launch.fork_server import ForkServer
 
 WORKER = "harness.runtime.rank"
 LOG_BYTES = 32 * 1024
@@ -53,24 +49,22 @@ DEFAULTS = {
 class Placement:
     """Says which rank of a group a process on this machine is, and how it is started.
 
-    Attributes:
-        rank: of all `world` ranks of the trial.
-        local_rank: among the `local_world` ranks of its node.
-        world, local_world: how many there are.
-        interface: the network interface its collectives use; None: the loopback.
-        namespace: descriptor of the network namespace that it runs in; None: the runner's.
-        cores: numbers of the cores that it is pinned to; None: the runner's.
-        gpus: what CUDA_VISIBLE_DEVICES names for it; None: the runner's.
+    It is the `rank` of all `world` ranks of the trial, and the `local_rank` of the `local_world` of its node. Its
+    namespace, cores and GPUs are the runner's where they are None.
     """
 
     rank: int
     local_rank: int
     world: int
     local_world: int
-    interface: str | None = None
-    namespace: int | None = None
-    cores: tuple[int, ...] | None = None
-    gpus: tuple[str, ...] | None = None
+    interface: str | None = None  # the network interface that its collectives use; None: the loopback
+    namespace: int | None = None  # descriptor of the network namespace that it runs in
+    cores: tuple[int, ...] | None = None  # numbers of the cores that it is pinned to
+    gpus: tuple[str, ...] | None = None  # what CUDA_VISIBLE_DEVICES names for it
+
+
+Fork = Callable[[str, dict[str, str], Placement, int, int], int]
+"""Starts a rank by its argument, environment and placement, the descriptors of log and stdin; returns its id."""
 
 
 def placements_of(block: range, world: int, interface: str | None = None) -> list[Placement]:
@@ -115,69 +109,55 @@ class RankProcess:
 
 def wait_for_end(ranks: Sequence[RankProcess], timeout_s: float) -> None:
     """Wait until one of those ranks ends that have not, `timeout_s` at most; all of it without `pidfd_open`."""
-    if not hasattr(os, "pidfd_open"):
-        time.sleep(timeout_s)
-        return
     with ExitStack() as stack:
         poll = select.poll()
-        try:
+        # It is lacking on macOS, before Linux 5.3 and in some sandboxes: to poll nothing is to sleep.
+        with suppress(AttributeError, OSError):
             for rank in ranks:
                 if rank.code is None:
                     handle = os.pidfd_open(rank.pid)
                     stack.callback(os.close, handle)
                     poll.register(handle, select.POLLIN)
-        except OSError:  # Linux before 5.3, or a sandbox
-            time.sleep(timeout_s)
-        else:
-            poll.poll(timeout_s * 1000)
+        poll.poll(timeout_s * 1000)
 
 
 def start_rank(
-    worker: str, job: Path, placement: Placement, threads: int, log: Path, stdin: int, server: ForkServer | None = None
+    worker: str, job: Path, placement: Placement, threads: int, log: Path, stdin: int, fork: Fork | None = None
 ) -> RankProcess:
-    """Start `python -P -m worker job` at `placement`, its output going to `log`; `server` forks it if there is one.
+    """Start `python -P -m worker job` at `placement`, its output going to `log`; `fork` starts it if there is one.
 
     -P keeps the working directory off the module path: a user's `queue.py` there would be imported for Python's.
     `stdin` is the read end of a pipe; the rank ends when the other end, which it must not inherit, is closed.
     """
-    env = rank_environment(placement, threads)
+    env, own, cores = rank_environment(placement, threads), placement.namespace, placement.cores
+    before = os.sched_getaffinity(0) if cores and hasattr(os, "sched_getaffinity") else None
     with log.open("ab") as stream:
-        if server is not None:
-            return RankProcess(placement.rank, server.fork(str(job), env, placement, stream.fileno(), stdin))
-        prefix, inherited = ((), ()) if (own := placement.namespace) is None else (inside(own), (own,))
-        with _pinned(placement.cores):
+        if fork is not None:
+            return RankProcess(placement.rank, fork(str(job), env, placement, stream.fileno(), stdin))
+        try:
+            # A child inherits the pins of the thread that starts it; between its start and its program nothing may run.
+            if before and cores:
+                os.sched_setaffinity(0, cores)
             popen = subprocess.Popen(
-                [*prefix, sys.executable, "-P", "-m", worker, str(job)],
+                [*(() if own is None else inside(own)), sys.executable, "-P", "-m", worker, str(job)],
                 stdin=stdin,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 env=env,
-                pass_fds=inherited,
+                pass_fds=() if own is None else (own,),
                 start_new_session=True,
             )
+        finally:
+            if before:
+                os.sched_setaffinity(0, before)
     return RankProcess(placement.rank, popen.pid, popen)
-
-
-@contextmanager
-def _pinned(cores: tuple[int, ...] | None) -> Iterator[None]:
-    # A child inherits the pins of the thread that starts it; between its start and its program nothing may run.
-    if cores is None or not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
     """Return the environment of a rank with torchrun's names, thread counts, and the interface of gloo and nccl."""
-    env = dict(os.environ)
-    env.update(RANK=str(placement.rank), WORLD_SIZE=str(placement.world))
+    env = DEFAULTS | os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads))
+    env.update(RANK=str(placement.rank), WORLD_SIZE=str(placement.world), PYTHONUNBUFFERED="1")
     env.update(LOCAL_RANK=str(placement.local_rank), LOCAL_WORLD_SIZE=str(placement.local_world))
-    env.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     if placement.interface is None:
         env.setdefault("GLOO_SOCKET_IFNAME", loopback())
     else:
@@ -190,18 +170,13 @@ def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
         env.update(NCCL_SOCKET_IFNAME=placement.interface, NCCL_HOSTID=host, NCCL_NET="Socket")
     if placement.gpus is not None:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(placement.gpus)
-    for name, value in DEFAULTS.items():
-        env.setdefault(name, value)
-    env["PYTHONUNBUFFERED"] = "1"
     return env
 
 
 def loopback() -> str:
     """Return the name of the loopback interface (`lo` on Linux, `lo0` on macOS)."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(is_loopback(address.address) for address in addresses):
-            return name
-    return "lo"
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, found in interfaces if any(is_loopback(each.address) for each in found)), "lo")
 
 
 def is_loopback(address: str) -> bool:
@@ -228,7 +203,7 @@ class ProgressTail:
             return []
         self._offset += len(chunk)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        return [event for line in lines if (event := _parse(line)) is not None]
+        return [event for line in lines if (event := json_object(line)) is not None]
 
 
 @dataclass
@@ -265,7 +240,7 @@ class Latest:
 def read_rank(out: Path, rank: int) -> dict[str, Any] | None:
     """Return what `rank` wrote at its end, or None if it wrote nothing readable."""
     try:
-        written = _parse((out / f"rank{rank}.json").read_bytes())
+        written = json_object((out / f"rank{rank}.json").read_bytes())
     except OSError:
         return None
     return written if written is not None and isinstance(written.get("status"), str) else None
@@ -278,7 +253,7 @@ def read_ended_epochs(out: Path, rank: int) -> list[dict[str, Any]]:
     except OSError:
         return []
     rows = []
-    for row in filter(None, map(_parse, lines)):
+    for row in filter(None, map(json_object, lines)):
         with suppress(ValidationError):
             _Epoch.model_validate(row)
             if odd_number(row) is None:
@@ -307,33 +282,19 @@ def log_tail(out: Path, rank: int, limit: int = LOG_BYTES) -> str:
 
 def group_log(out: Path, ranks: Sequence[int]) -> str:
     """Return the end of every rank's output, under a header a rank."""
-    parts = []
-    for rank in ranks:
-        text = log_tail(out, rank)
-        parts.append(f"==== rank {rank} ====\n{text}" + ("" if text.endswith("\n") or not text else "\n"))
-    return "".join(parts)
+    texts = {rank: log_tail(out, rank) for rank in ranks}
+    ends = {rank: "\n" if text and not text.endswith("\n") else "" for rank, text in texts.items()}
+    return "".join(f"==== rank {rank} ====\n{text}{ends[rank]}" for rank, text in texts.items())
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-class _Kept(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-
-class _Epoch(_Kept):
+class _Epoch(BaseModel, extra="allow"):
     epoch: Annotated[StrictInt, Field(ge=0)]
     rank: Annotated[StrictInt, Field(ge=0)] | None = None
     epoch_time_s: StrictInt | StrictFloat | None = None
     stats: dict[str, Any] | None = None
 
 
-class _Report(_Kept):
+class _Report(BaseModel, extra="allow"):
     """What is read of `rank{r}.json` before its metrics are, see `harness.runtime.report`."""
 
     rank: Annotated[StrictInt, Field(ge=0)]

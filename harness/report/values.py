@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from harness.report.columns import MODEL, MODEL_SUFFIX
 from harness.report.palette import PHASES, PURPOSES
 from harness.report.sections import Section
 from harness.report.variants import Variant
-from harness.results.contrast import Pairs, against_best, moment, needed
+from harness.results.contrast import Pairs, Run, against_best, needed
 from harness.results.stats import Stat, numbers, over_seeds
 
 Values = dict[tuple[Variant, int], Stat]
@@ -91,15 +91,7 @@ def largest_total(values: dict[str, Values]) -> float | None:
     return max(totals(values).values(), default=None)
 
 
-class _Run(NamedTuple):
-    """A metric of a run, when it began, and what the reference workload took before it; seconds, NaN: not known."""
-
-    value: float
-    started: float
-    reference: float
-
-
-Runs = dict[tuple[int, ...], _Run]
+Runs = dict[tuple[int, ...], Run]
 """Runs of a variant by seed, repeat and number of the run; the mean of a seed's by seed."""
 
 
@@ -187,11 +179,11 @@ def _runs(trials: pd.DataFrame, metric: Metric) -> Runs:
     """Return the runs that have a value, the first one first."""
     known = trials[trials[metric.name].notna()].sort_values("started", kind="stable")
     known = known.reindex(columns=["seed", "repeat", metric.name, "started", "reference_s"])
-    found: dict[tuple[int, ...], list[_Run]] = {}
+    found: dict[tuple[int, ...], list[Run]] = {}
     for seed, repeat, *run in known.fillna({"repeat": 0}).itertuples(index=False, name=None):
         value, started, reference = run
         key = (int(seed), int(repeat)) if metric.machine else (int(seed),)
-        found.setdefault(key, []).append(_Run(float(value), moment(started), float(reference)))
+        found.setdefault(key, []).append(Run.of(float(value), started, reference))
     if metric.machine:
         return {(*key, i): run for key, own in found.items() for i, run in enumerate(own)}
     return {key: own[0]._replace(value=float(np.mean([run.value for run in own]))) for key, own in found.items()}

@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -33,6 +32,20 @@ WORTH = 0.1  # the smallest change of a ratio that is worth knowing, unless one 
 WORTH_POINTS = 0.01  # the same of a score
 
 
+class Run(NamedTuple):
+    """A run's value of a metric, its start, and the reference workload's time before it; seconds, NaN: not known."""
+
+    value: float
+    started: float = math.nan
+    reference: float = math.nan
+
+    @classmethod
+    def of(cls, value: float, started: object, reference: float | None) -> Run:
+        """Take `started` and `reference_s` as a record has them."""
+        seconds = datetime.fromisoformat(started).timestamp() if isinstance(started, str) else math.nan
+        return cls(value, seconds, float(reference or math.nan))
+
+
 @dataclass(frozen=True)
 class Pairs:
     """Pairs of runs, alike but for what is compared.
@@ -48,7 +61,9 @@ class Pairs:
     middles: np.ndarray | None = None
 
     @classmethod
-    def of(cls, metric: Metric, values: np.ndarray, started: np.ndarray, references: np.ndarray) -> Pairs:
+    def of(
+        cls, metric: Metric, values: np.ndarray, started: np.ndarray | None = None, references: np.ndarray | None = None
+    ) -> Pairs:
         """Take a metric's values [2, pairs] of A and B, their starts, and the reference's seconds.
 
         Of ratios both are positive, or equal.
@@ -56,16 +71,17 @@ class Pairs:
         if metric.difference:
             return cls(values[1] - values[0])
         logs = np.log(np.where(values[0] == values[1], 1.0, values))
-        measured = np.log(references) * (-1 if metric.better == "more" else 1)  # a rate falls as times rise
-        return cls(logs[1] - logs[0], started, measured, logs.mean(axis=0))
+        if references is not None:  # a rate falls as times rise
+            references = np.log(references) * (-1 if metric.better == "more" else 1)
+        return cls(logs[1] - logs[0], started, references, logs.mean(axis=0))
 
 
 @dataclass(frozen=True)
 class Estimate:
     """The mean change of some pairs, with an interval that holds for all that are looked at together.
 
-    `low`, `high`: None where nothing says how sure the change is; `sure`: whether 0 is outside; `pairs`: how many;
-    `deviation`: of one pair, None if not known.
+    `low`, `high`: None where nothing says how sure the change is; `pairs`: how many; `deviation`: of one pair, None if
+    not known.
     """
 
     size: float
@@ -77,7 +93,7 @@ class Estimate:
 
     @property
     def sure(self) -> bool:
-        """Whether the change is one, whatever else happened."""
+        """Whether 0 is outside of the interval."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
@@ -100,22 +116,27 @@ class Contrast:
         """Take cells of at least one pair each; `common`: all have one side in common."""
         self.cells, self.common = cells, common
         self.exact = metric.exact  # one code gives one value: any change is a change
-        self.rounded = metric.difference  # of few values: equal changes do not mean that there is no noise
         self.drifts = metric.machine and not metric.difference
+        self._levels = [_level(c, np.full(len(c.sizes), 1 / len(c.sizes)), self.drifts) for c in cells]
+        # Sum of squares and degrees of freedom of each cell about its mean; none of what did not change at all.
+        self._squares: list[tuple[float, int]] = []
+        for sizes in (level.sizes for level in self._levels):
+            mean, freedom = float(sizes.mean()), len(sizes) - 1
+            squares = float(np.square(sizes - mean).sum())
+            if metric.difference and freedom and not np.ptp(sizes):  # few values: equal changes may hide the noise
+                squares = freedom * (mean / 2) ** 2
+            self._squares.append((squares, freedom if sizes.any() else 0))
+        self._pool = sum(s for s, freedom in self._squares if freedom), float(sum(f for _, f in self._squares))
 
     def row(self, index: int, risk: float) -> Estimate:
         """Return the mean change of a cell; `risk`: of an interval that misses the truth."""
-        level, freedom = self._levels[index], self._squares[index][1]
-        count, mean = len(level.sizes), float(level.sizes.mean())
-        if self.exact:
+        level, count = self._levels[index], len(self._levels[index].sizes)
+        if self.exact or (count > 1 and not level.sizes.any()):
+            mean = float(level.sizes.mean())
             return Estimate(mean, mean, mean, count, 0.0, level.drift)
-        if count > 1 and not level.sizes.any():
-            return Estimate(0.0, 0.0, 0.0, count, 0.0, level.drift)
         pooled = self._variance(index)
-        deviation = math.sqrt(pooled[0]) if pooled else None
-        if pooled is None or not freedom:
-            return Estimate(mean, None, None, count, deviation, level.drift)
-        return _estimate(mean, [(pooled[0] / count, pooled[1])], level, count, deviation, risk)
+        known = [(pooled[0] / count, pooled[1])] if pooled and self._squares[index][1] else None
+        return _estimate(known, level, math.sqrt(pooled[0]) if pooled else None, risk)
 
     def whole(self, risk: float) -> Estimate:
         """Return the mean of the cells' mean changes; where no cell has several pairs, their scatter decides."""
@@ -128,32 +149,9 @@ class Contrast:
             return Estimate(mean, mean, mean, count, 0.0, level.drift)
         variances = self._over_cells(means)
         deviation = math.sqrt(self._pool[0] / self._pool[1]) if self._pool[1] else None
-        if variances is None:
-            return Estimate(mean, None, None, count, deviation, level.drift)
-        if deviation is None:
+        if variances is not None and deviation is None:
             deviation = math.sqrt(variances[0][0] * count)
-        return _estimate(mean, variances, level, count, deviation, risk)
-
-    @cached_property
-    def _levels(self) -> list[_Level]:
-        return [_level(c, np.full(len(c.sizes), 1 / len(c.sizes)), self.drifts) for c in self.cells]
-
-    @cached_property
-    def _squares(self) -> list[tuple[float, int]]:
-        """Sum of squares and degrees of freedom of each cell about its mean; none of what did not change at all."""
-        found = []
-        for level in self._levels:
-            mean, freedom = float(level.sizes.mean()), len(level.sizes) - 1
-            squares = float(np.square(level.sizes - mean).sum())
-            if self.rounded and freedom and not np.ptp(level.sizes):
-                squares = freedom * (mean / 2) ** 2
-            found.append((squares, freedom if level.sizes.any() else 0))
-        return found
-
-    @cached_property
-    def _pool(self) -> tuple[float, float]:
-        """Sum of squares and degrees of freedom of all cells."""
-        return sum(s for s, freedom in self._squares if freedom), float(sum(freedom for _, freedom in self._squares))
+        return _estimate(variances, level, deviation, risk, mean)
 
     def _variance(self, index: int) -> tuple[float, float] | None:
         """Return the variance of a pair of a cell, with its degrees of freedom; None if nothing is known.
@@ -173,8 +171,7 @@ class Contrast:
             if own / mine > usual * float(special.fdtri(mine, others, 1 - WILD / max(6, len(self.cells)))):
                 return own / mine, mine
         if self.common and len(self.cells) > 1:  # their scatter has that of the common side in common
-            count = len(self.cells)
-            freedom /= 1 + (count - 1) / 4
+            freedom /= 1 + (len(self.cells) - 1) / 4
         return max(squares / self._pool[1], own / mine if mine else 0.0), freedom
 
     def _over_cells(self, means: np.ndarray) -> list[tuple[float, float]] | None:
@@ -199,30 +196,39 @@ class Contrast:
 
 
 def _estimate(
-    mean: float,
-    variances: Sequence[tuple[float, float]],
+    variances: Sequence[tuple[float, float]] | None,
     level: _Level,
-    count: int,
     deviation: float | None,
     risk: float,
+    mean: float | None = None,
 ) -> Estimate:
-    """Return a mean with its interval; `variances`: of the mean, with degrees of freedom (Satterthwaite)."""
-    known = [(v, f) for v, f in (*variances, (level.variance, level.freedom)) if v > 0]
-    total = sum(v for v, _ in known)
-    freedom = total**2 / sum(v**2 / f for v, f in known) if total else 1.0
-    reach = quantile(freedom, risk) * math.sqrt(total) + level.bound
+    """Return a mean (that of the level) with its interval; `variances`: of the mean, with degrees of freedom."""
+    mean, count = float(level.sizes.mean()) if mean is None else mean, len(level.sizes)
+    if variances is None:
+        return Estimate(mean, None, None, count, deviation, level.drift)
+    reach = _reach([*variances, (level.variance, level.freedom)], risk) + level.bound
     return Estimate(mean, mean - reach, mean + reach, count, deviation, level.drift)
 
 
+def _reach(variances: Sequence[tuple[float, float]], risk: float) -> float:
+    """Return how far the interval of a mean reaches, of independent variances with their degrees of freedom."""
+    from scipy import special  # takes a while to import
+
+    known = [(v, f) for v, f in variances if v > 0]
+    if not known:
+        return 0.0
+    total = sum(v for v, _ in known)
+    freedom = total**2 / sum(v**2 / f for v, f in known)  # Satterthwaite
+    return float(special.stdtrit(freedom, 1 - risk / 2)) * math.sqrt(total)
+
+
 def _joined(cells: Sequence[Pairs]) -> Pairs:
-    def side_by_side(name: str) -> np.ndarray | None:
+    def joined(name: str) -> np.ndarray | None:
         parts = [getattr(cell, name) for cell in cells]
-        return None if any(part is None for part in parts) else np.concatenate(parts, axis=1)
+        return None if any(part is None for part in parts) else np.concatenate(parts, axis=-1)
 
     sizes = np.concatenate([cell.sizes for cell in cells])
-    middles = [cell.middles for cell in cells if cell.middles is not None]
-    joined = np.concatenate(middles) if len(middles) == len(cells) else None
-    return Pairs(sizes, side_by_side("started"), side_by_side("references"), joined)
+    return Pairs(sizes, joined("started"), joined("references"), joined("middles"))
 
 
 def _level(cell: Pairs, weights: np.ndarray, drifts: bool, parts: Sequence[int] | np.ndarray = ()) -> _Level:
@@ -293,11 +299,6 @@ def _by_reference(sizes: np.ndarray, references: np.ndarray, weights: np.ndarray
     return _Level(sizes - moved, squares / freedom * shares, float(freedom), bound, "reference")
 
 
-def moment(started: object) -> float:
-    """Return a record's `started` in seconds, NaN where it is not known."""
-    return datetime.fromisoformat(started).timestamp() if isinstance(started, str) else math.nan
-
-
 def against_best(pairs: Sequence[Pairs], metric: Metric, others: int) -> tuple[list[Estimate], float]:
     """Return how far others are from the best, each as B with the best as A, and the risk of each interval.
 
@@ -314,29 +315,15 @@ def share_of_risk(cells: int) -> float:
     return RISK / 2 / cells if cells > 1 else RISK
 
 
-def quantile(freedom: float, risk: float) -> float:
-    """Return Student's quantile that a share `risk` lies outside of, both sides together."""
-    from scipy import special  # takes a while to import
+def mean_reach(values: Values, risk: float, less: Values | None = None) -> float | None:
+    """Return how far Student's interval of a mean reaches to each side; None of fewer than two values.
 
-    return float(special.stdtrit(freedom, 1 - risk / 2))
-
-
-def mean_reach(values: Values, risk: float) -> float | None:
-    """Return how far Student's interval of a mean reaches to each side; None of fewer than two values."""
-    if len(values) < 2:
+    `less`: of the difference from the mean of an independent sample (Welch).
+    """
+    samples = [values] if less is None else [values, less]
+    if min(map(len, samples)) < 2:
         return None
-    return quantile(len(values) - 1, risk) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-
-
-def difference_reach(a: Values, b: Values, risk: float) -> float | None:
-    """Return how far the interval of a difference of means of independent samples reaches (Welch)."""
-    if len(a) < 2 or len(b) < 2:
-        return None
-    parts = [(float(np.var(side, ddof=1)) / len(side), len(side) - 1) for side in (a, b)]
-    total = sum(v for v, _ in parts)
-    if not total:
-        return 0.0
-    return quantile(total**2 / sum(v**2 / f for v, f in parts), risk) * math.sqrt(total)
+    return _reach([(float(np.var(own, ddof=1)) / len(own), len(own) - 1) for own in samples], risk)
 
 
 def runs_to_see(change: float, deviation: float, risk: float) -> int | None:

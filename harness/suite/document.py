@@ -234,37 +234,33 @@ def explain(error: ValidationError, at: ErrorAt, known: KnownKeys, depth: int | 
         if details["type"] == "too_short" and any(len(e["loc"]) > len(details["loc"]) for e in found):
             continue  # pydantic counts only the items that are right
         places[details["loc"][:depth]].append(details)
-    return gather([_one(path, found, at, known) for path, found in places.items()])
+    errors = []
+    for path, details_of in places.items():
+        first = details_of[0]
+        kind, value = first["type"], first["input"]
+        if kind == "extra_forbidden":
+            keys = known(path[:-1])
+            errors.append(at(path, "unknown key", nearest(str(path[-1]), keys) if keys else "it takes no options"))
+        elif kind == "missing":
+            errors.append(at(path, "missing", f"add `{path[-1]}: ...`"))
+        elif kind == "literal_error":
+            allowed = [part.strip("'") for part in first["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+            hint = nearest(value, allowed) if isinstance(value, str) and len(value) > 3 else ""  # gpu is not cpu
+            fix = hint if hint.startswith("did you mean") else None
+            errors.append(at(path, f"bad value {reprlib.repr(value)}, allowed: {', '.join(allowed)}", fix))
+        elif kind == "value_error":
+            errors.append(at(path, str(first["ctx"]["error"]), None))
+        else:
+            wanted = []
+            for details in details_of:
+                message = _WANTED_WORDS.get(details["type"], details["msg"]).replace("Input should be ", "must be ")
+                message = message.replace("String should ", "must ").replace("Value should ", "must ")
+                wanted.append(message[:1].lower() + message[1:])
+            errors.append(at(path, f"bad value {reprlib.repr(value)}: {' or '.join(dict.fromkeys(wanted))}", None))
+    return gather(errors)
 
 
-def _one(path: KeyPath, found: list[ErrorDetails], at: ErrorAt, known: KnownKeys) -> UserError:
-    first = found[0]
-    kind, value = first["type"], first["input"]
-    if kind == "extra_forbidden":
-        keys = known(path[:-1])
-        return at(path, "unknown key", nearest(str(path[-1]), keys) if keys else "it takes no options")
-    if kind == "missing":
-        return at(path, "missing", f"add `{path[-1]}: ...`")
-    if kind == "literal_error":
-        allowed = [part.strip("'") for part in first["ctx"]["expected"].replace(" or ", ", ").split(", ")]
-        hint = nearest(value, allowed) if isinstance(value, str) and len(value) > 3 else ""  # gpu is not cpu
-        fix = hint if hint.startswith("did you mean") else None
-        return at(path, f"bad value {reprlib.repr(value)}, allowed: {', '.join(allowed)}", fix)
-    if kind == "value_error":
-        return at(path, str(first["ctx"]["error"]), None)
-    wanted = " or ".join(dict.fromkeys(_wanted(details) for details in found))
-    return at(path, f"bad value {reprlib.repr(value)}: {wanted}", None)
-
-
-def _wanted(details: ErrorDetails) -> str:
-    """Return what pydantic wants, in words of YAML."""
-    message = _WANTED_WORDS.get(details["type"], details["msg"])
-    for start in ("Input should be ", "String should ", "Value should "):
-        message = message.replace(start, "must be " if start.startswith("Input") else "must ")
-    return message[:1].lower() + message[1:]
-
-
-_WANTED_WORDS = {
+_WANTED_WORDS = {  # in words of YAML
     **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "must be a section of `key: value` lines"),
     "too_short": "must not be empty",

@@ -99,7 +99,9 @@ def expand(
         if matched := {n for n, keys in enumerate(excludes) if fits(trial, keys)}:
             idle -= matched
             continue
-        checked.check_parts(trial, checked.nodes[number])
+        parts, nodes, name = partition.parts, checked.nodes[number], usual[0].name
+        if parts > nodes:
+            checked.refuse(("partition", "parts"), f"bad value {parts}: {name} has {nodes:,} nodes", f"at most {nodes}")
         if trials.setdefault(trial.id, trial) != trial:
             name = trial.partition.file.name if trial.partition.file else ""
             raise suite.source.error(("partition", "file"), f"two partition files are named '{name}'", "rename one")
@@ -182,7 +184,8 @@ class _Checked:
         self.errors: list[UserError] = []
         self.nodes: list[int] = []  # of each data set, model and training
 
-    def _refuse(self, path: KeyPath, message: str, fix: str | None = None) -> None:
+    def refuse(self, path: KeyPath, message: str, fix: str | None = None) -> None:
+        """Note a mistake that is written at `path`."""
         self.errors.append(self.suite.source.error(path, message, fix))
 
     def _explain(self, error: ValidationError, path: KeyPath, model: type[BaseModel], depth: int | None = None) -> None:
@@ -223,10 +226,17 @@ class _Checked:
                         if isinstance(value, float) and not math.isfinite(value):
                             raise UserError(f"bad value {value}: must be finite", key=key)
                 except UserError as error:
-                    self._refuse(("datasets", i, *_blamed(error, entry.name, options)), error.message, error.fix)
+                    words = (error.key or "").replace(":", " ").split()
+                    blamed = (key for key in options if words[-1:] == [key] or f"'{key}'" in error.message)
+                    option: KeyPath = next(((entry.name, key) for key in blamed), ())
+                    self.refuse(("datasets", i, *option), error.message, error.fix)
                     continue
                 defaults = {key: option.default for key, option in info.options.items()}
-                complete = {key: _as(value, defaults[key]) for key, value in (defaults | options).items()}
+                # 1 and 1.0 are the same trial where the option is a fraction.
+                complete = {
+                    key: float(value) if type(value) is int and isinstance(defaults[key], float) else value
+                    for key, value in (defaults | options).items()
+                }
                 spec = DatasetSpec(name=entry.name, options=complete)
                 if not info.multilabel:
                     own_weight = "pos_weight" in suite.per_dataset.get(entry.name, DatasetSettings()).train
@@ -237,18 +247,12 @@ class _Checked:
                 self.nodes += [info.nodes] * len(models) * len(resolved)
                 yield from ((spec, model, train) for model in models for train in resolved)
 
-    def check_parts(self, trial: TrialConfig, nodes: int) -> None:
-        """Note it if a trial's graph has fewer nodes than parts."""
-        parts, name = trial.partition.parts, trial.dataset.name
-        if parts > nodes:
-            self._refuse(("partition", "parts"), f"bad value {parts}: {name} has {nodes:,} nodes", f"at most {nodes}")
-
     def _need_label_sets(self, name: str, trainings: Sequence[TrainSpec], path: KeyPath) -> None:
         # Where nodes have one label each the loss has no positive term that a weight could act on.
         weight = next((train.pos_weight for train in trainings if train.pos_weight != 1), None)
         if weight is not None:
             message = f"bad value {weight:g}: the nodes of '{name}' have one label each, its loss no positive term"
-            self._refuse((*path, "pos_weight"), message, "remove it, or give it to the multi-label sets by per_dataset")
+            self.refuse((*path, "pos_weight"), message, "remove it, or give it to the multi-label sets by per_dataset")
 
     def own_settings(self, datasets: Sequence[Usual]) -> dict[tuple[str, int], Own]:
         """Return the settings that methods have of their own, by method and number of data set, model and training.
@@ -260,11 +264,11 @@ class _Checked:
         for name, settings in self.suite.per_method.items():
             path = ("per_method", name)
             if name not in names:
-                self._refuse(path, "no method of the suite", nearest(name, names))
+                self.refuse(path, "no method of the suite", nearest(name, names))
                 continue
             for other in settings.per_dataset.keys() - {dataset.name for dataset, _, _ in datasets}:
                 known = {entry.name for entry in self.suite.datasets}
-                self._refuse((*path, "per_dataset", other), "no data set of the suite", nearest(other, known))
+                self.refuse((*path, "per_dataset", other), "no data set of the suite", nearest(other, known))
             for number, usual in enumerate(datasets):
                 found[name, number] = self._own(usual, self._layers(name, usual[0].name))
         return found
@@ -312,10 +316,10 @@ class _Checked:
         for key in own:
             if key in EVERYBODYS:
                 message = "the same for every method: with another value times or scores are of something else"
-                self._refuse((*path, key), message, f"set it in `{section}`")
+                self.refuse((*path, key), message, f"set it in `{section}`")
             if len({repr(getattr(spec, key, None)) for spec in varying}) > 1:
                 message = f"the suite has several values of {section}.{key}: this one would run for each of them"
-                self._refuse((*path, key), message, f"leave one value in {section}.{key}")
+                self.refuse((*path, key), message, f"leave one value in {section}.{key}")
 
     def _settings(
         self, models: Sequence[ModelSpec], trainings: Sequence[TrainSpec], where: Callable[[str, int], KeyPath]
@@ -329,7 +333,7 @@ class _Checked:
     def _settings_on(self, name: str, own: DatasetSettings) -> Settings:
         path, names = ("per_dataset", name), {entry.name for entry in self.suite.datasets}
         if name not in names:
-            self._refuse(path, "no data set of the suite", nearest(name, names))
+            self.refuse(path, "no data set of the suite", nearest(name, names))
         models = [self._laid_over(model, own.model, (*path, "model")) for model in self.suite.model]
         trainings = [self._laid_over(train, own.train, (*path, "train")) for train in self.suite.train]
         return self._settings(models, trainings, lambda section, _: (*path, section))
@@ -354,9 +358,14 @@ class _Checked:
             path = ("methods", i, entry.name)
             try:
                 found = self.catalogue.find(METHODS, entry.name)
-                written = _with_new_names(entry.options, found.value.Options)
+                written = dict(entry.options)
+                for old, new in _renamed(entry.options, found.value.Options).items():
+                    if new in written:
+                        what = f"given twice: '{old}' is an older name of '{new}'"
+                        raise UserError(what, key=old, fix=f"keep '{new}'")
+                    written[new] = written.pop(old)
             except UserError as error:
-                self._refuse((*path, error.key) if error.key else path[:2], error.message, error.fix)
+                self.refuse((*path, error.key) if error.key else path[:2], error.message, error.fix)
                 continue
             model = found.value.Options
             for options in grid(written, _listed(model)):
@@ -380,9 +389,9 @@ class _Checked:
             except ValidationError as error:
                 self._explain(error, (*path, key, name), found.Options, depth=1)
             except UserError as error:
-                self._refuse((*path, key), error.message, error.fix)
+                self.refuse((*path, key), error.message, error.fix)
             except ValueError as error:
-                self._refuse(path, str(error))
+                self.refuse(path, str(error))
         return spec
 
     def sources_of(self, model: ModelSpec, train: TrainSpec, partition: PartitionSpec) -> dict[str, PluginSource]:
@@ -416,7 +425,7 @@ class _Checked:
                 yield PartitionSpec(parts=spec.parts, method=spec.method, file=file)
             else:
                 message = "missing: method `file` reads the part of each node from a .npy file"
-                self._refuse(("partition", "file"), message, "add `file: NAME.npy`")
+                self.refuse(("partition", "file"), message, "add `file: NAME.npy`")
 
     def excludes(self, options: Collection[str]) -> list[dict[str, Sequence[Any]]]:
         """Return the exclusions, every value a list of alternatives, their keys checked.
@@ -427,9 +436,9 @@ class _Checked:
             try:
                 check_keys(written, options)
             except UserError as error:
-                self._refuse(("exclude", i, error.key or ""), error.message, error.fix)
+                self.refuse(("exclude", i, error.key or ""), error.message, error.fix)
             if not written:
-                self._refuse(("exclude", i), "excludes everything", "name what to exclude")
+                self.refuse(("exclude", i), "excludes everything", "name what to exclude")
         return [rule(written) for written in self.suite.exclude]
 
 
@@ -441,31 +450,6 @@ def _differing(section: str, usual: BaseModel, own: BaseModel) -> dict[str, Any]
 
 def _listed(options: type[BaseModel]) -> set[str]:
     return {key for key, field in options.model_fields.items() if takes_list(field.annotation)}
-
-
-def _blamed(error: UserError, name: str, options: Mapping[str, Any]) -> KeyPath:
-    """Return the option that an error is about: its key ends in it, or its message quotes it."""
-    words = (error.key or "").replace(":", " ").split()
-    for key in options:
-        if words[-1:] == [key] or f"'{key}'" in error.message:
-            return (name, key)
-    return ()
-
-
-def _as(value: Any, default: Any) -> Any:
-    # 1 and 1.0 are the same trial where the option is a fraction.
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return float(value) if whole and isinstance(default, float) else value
-
-
-def _with_new_names(options: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
-    """Return a method's options as written, those that were renamed under today's names."""
-    found = dict(options)
-    for old, new in _renamed(options, model).items():
-        if new in found:
-            raise UserError(f"given twice: '{old}' is an older name of '{new}'", key=old, fix=f"keep '{new}'")
-        found[new] = found.pop(old)
-    return found
 
 
 def _renamed(options: Mapping[str, Any], model: type[BaseModel]) -> dict[str, str]:

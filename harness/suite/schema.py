@@ -9,6 +9,7 @@ import json
 import math
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -162,8 +163,20 @@ class TrialConfig(Spec):
         numbers (rates, fan-outs, sizes) too, as long as it has few, of training what varies in the suite, and what the
         method sets itself.
         """
-        dataset = _call(self.dataset.name, self.dataset.options, dataset_defaults(self.dataset))
-        method = _call(self.method.name, self.method.options, self._unsaid())
+        from harness.data.registry import dataset_info
+        from harness.runtime.method import METHODS
+
+        defaults: dict[str, Any] = {}
+        with suppress(UserError):  # a data set that is not known here
+            defaults = {key: option.default for key, option in dataset_info(self.dataset).options.items()}
+        dataset = _call(self.dataset.name, self.dataset.options, defaults)
+        defaults = {}
+        if (found := METHODS.loaded(self.method.name, self.plugin)) is not None:
+            defaults = found.Options.option_defaults() | of_presets(found.Options.presets, self.method.options)
+            numbers = [key for key in found.Options.option_numbers() if key in self.method.options]
+            if len(numbers) <= FEW:
+                defaults = {key: value for key, value in defaults.items() if key not in numbers}
+        method = _call(self.method.name, self.method.options, defaults)
         partition = self.partition.model_dump(mode="json", exclude_defaults=True, exclude={"parts"})
         if self.partition.file is not None:
             partition["file"] = self.partition.file.name
@@ -176,20 +189,6 @@ class TrialConfig(Spec):
         run += (f" data={self.data[:8]}" if self.data else "") + (f" repeat={self.repeat}" if self.repeat else "")
         parts = f"P={self.partition.parts}{how}"
         return f"{dataset} {self.model.label} {method} {parts}{network}{train}{own}{run} seed={self.seed}"
-
-    def _unsaid(self) -> dict[str, Any]:
-        # Options at these values are left out of labels.
-        from harness.runtime.method import METHODS
-
-        method = METHODS.loaded(self.method.name, self.plugin)
-        if method is None:
-            return {}
-        presets = of_presets(method.Options.presets, self.method.options)
-        defaults = method.Options.option_defaults() | presets
-        numbers = [key for key in method.Options.option_numbers() if key in self.method.options]
-        if len(numbers) > FEW:
-            return defaults
-        return {key: value for key, value in defaults.items() if key not in numbers}
 
 
 def named_in(section: str) -> list[tuple[Registry[Any], str, str]]:
@@ -205,16 +204,6 @@ def named_in(section: str) -> list[tuple[Registry[Any], str, str]]:
     from harness.runtime.optimizers import OPTIMIZERS, SCHEDULES
 
     return [(OPTIMIZERS, "optimizer", "optimizer_options"), (SCHEDULES, "schedule", "schedule_options")]
-
-
-def dataset_defaults(spec: DatasetSpec) -> dict[str, Any]:
-    """Return the default of every option of a data set; empty if the data set is not known."""
-    from harness.data.registry import dataset_info
-
-    try:
-        return {key: option.default for key, option in dataset_info(spec).options.items()}
-    except UserError:
-        return {}
 
 
 def _call(name: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:

@@ -138,7 +138,10 @@ def load_suite(path: Path | Mapping[str, Any], overrides: Sequence[str] = ()) ->
         raise explain(
             error, lambda loc, message, fix: source.error(_written(loc, data), message, fix), _known_keys
         ) from error
-    _number_entries(data, source)
+    for section in LISTS:
+        if not isinstance(data[section], list):  # the Suite numbers the only entry (`methods: full`) 0
+            source.lines |= {(section, 0, *p[1:]): line for p, line in source.lines.items() if p[0] == section}
+            source.overrides |= {(section, 0, *p[1:]): text for p, text in source.overrides.items() if p[0] == section}
     for section in filter(data.__contains__, GRIDS):
         for number in range(len(getattr(suite, section))):
             source.variants[section, number] = _written((section, number), data)
@@ -247,28 +250,17 @@ def _written(loc: KeyPath, data: Mapping[str, Any]) -> KeyPath:
     if section in GRIDS:
         if not isinstance(value, list):
             return (section, *rest) if isinstance(value, dict) else (section,)
-        return (section, _entry_of_variant(value, number), *rest)
+        # One of several grids: that which the variant came from.
+        of_entry = 0
+        for i, entry in enumerate(value):
+            number -= variants_size(entry)
+            if number < 0:
+                of_entry = i
+                break
+        return (section, of_entry, *rest)
     if section in LISTS and isinstance(value, str | dict):
         return (section,)
     return (section, number) if section in LISTS else loc
-
-
-def _entry_of_variant(entries: Sequence[Any], variant: int) -> int:
-    """Return which of several grids a variant came from."""
-    for i, entry in enumerate(entries):
-        axes = [v for v in entry.values() if isinstance(v, list)] if isinstance(entry, dict) else []
-        variant -= math.prod(len(axis) for axis in axes)
-        if variant < 0:
-            return i
-    return 0
-
-
-def _number_entries(data: Mapping[str, Any], source: SuiteSource) -> None:
-    # The Suite numbers the only entry of a section (`methods: full`) 0.
-    for section in LISTS:
-        if not isinstance(data[section], list):
-            source.lines |= {(section, 0, *p[1:]): line for p, line in source.lines.items() if p[0] == section}
-            source.overrides |= {(section, 0, *p[1:]): text for p, text in source.overrides.items() if p[0] == section}
 
 
 def _refuse_code(suite: Suite, named: Sequence[str]) -> None:

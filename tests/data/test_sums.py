@@ -19,7 +19,7 @@ from support import raw_formats as raw
 from harness.data import registry
 from harness.data.catalog import published
 from harness.data.partition.cached import PartitionPaths, ensure_partitioned, find_partitioned, partition_fingerprint
-from harness.data.prepared import SUMS, changed, fingerprint, locked, open_graph, seal
+from harness.data.prepared import SUMS, damage, fingerprint, locked, seal
 from harness.data.registry import prepare
 from harness.errors import DataError, UserError
 from harness.spec import DatasetSpec, PartitionSpec
@@ -62,14 +62,14 @@ def test_sums_are_those_of_zlib(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
     seal(tmp_path)
     assert (tmp_path / SUMS).read_text() == f'{{\n "a/b.npy": [\n  {9 << 20},\n  {zlib.crc32(content)}\n ]\n}}\n'
-    assert changed(tmp_path) == []
+    assert damage(tmp_path) is None
     flip(tmp_path / "a" / "b.npy")
-    assert changed(tmp_path) == ["a/b.npy"]
+    assert damage(tmp_path) == "a/b.npy changed since it was made"
     (tmp_path / "a" / "b.npy").unlink()
-    assert changed(tmp_path) == ["a/b.npy"]
+    assert damage(tmp_path) == "a/b.npy changed since it was made"
     (tmp_path / SUMS).write_text('{"a/b.npy": 3}')
-    assert changed(tmp_path) == [SUMS]
-    assert changed(tmp_path / "a") is None
+    assert damage(tmp_path) == f"{SUMS} changed since it was made"
+    assert damage(tmp_path / "a") is None
 
 
 @pytest.mark.parametrize("keep_time", [False, True])
@@ -89,21 +89,6 @@ def test_a_flipped_bit_is_found_and_the_graph_made_again(
     make()
     make()
     assert len(told) == 2
-
-
-def test_a_graph_older_than_checksums_is_looked_through_and_gets_them(
-    make: Callable[[], Path], told: list[str]
-) -> None:
-    graph = make()
-    (graph / SUMS).unlink()
-    make()
-    assert changed(graph) == []
-    assert told == []
-    (graph / SUMS).unlink()
-    flip(graph / "indices.npy")
-    make()
-    assert open_graph(graph).indices.min() == 0
-    assert len(told) == 1
 
 
 @pytest.mark.parametrize("name", ["full/parts.npy", "train/indices.npy", "full/rank1/indices.npy"])
@@ -203,7 +188,6 @@ def test_somebody_elses_cache_is_used_as_it_is(others: Path, told: list[str]) ->
     write_ring(others / "data")
     where = {"data_dir": others / "data", "cache": others / "cache", "report": told.append}
     graph = prepare(RING, **where)
-    (graph / SUMS).unlink()  # an old one
     options = {"inductive": False, "cache": others / "cache", "report": told.append}
     made = ensure_partitioned(graph, HALVES, **options)
     give_away(others)

@@ -14,7 +14,7 @@ import pytest
 from launch.tiny import SUITE, TESTS, Silent, write_suite
 
 from harness.launch import inputs as module
-from harness.launch.inputs import OOM_SCORE, InputCache, prepare_apart
+from harness.launch.inputs import OOM_SCORE, InputCache
 from harness.launch.runner import run_suite
 from harness.launch.slots import RunOptions
 from harness.results.record import Record, read_record
@@ -121,10 +121,10 @@ def test_the_runner_ends_and_so_does_what_prepares(home: Path) -> None:
     (trial, *_), _ = trials(home, "hang")
     (home / "trial.json").write_text(trial.model_dump_json())
     script = (
-        "import sys; from pathlib import Path; from harness.launch.inputs import prepare_apart\n"
+        "import sys; from pathlib import Path; from harness.launch.inputs import InputCache\n"
         "from harness.suite.schema import TrialConfig\n"
         "trial = TrialConfig.model_validate_json(Path('trial.json').read_text())\n"
-        "prepare_apart(trial, Path('data'), Path('cache'), print)\n"
+        "InputCache(Path('data'), Path('cache'), apart=True).get(trial, print)\n"
     )
     runner = subprocess.Popen([sys.executable, "-c", script])
     try:
@@ -151,7 +151,7 @@ def test_what_is_there_starts_no_process(home: Path, monkeypatch: pytest.MonkeyP
     told: list[str] = []
     made = InputCache(home / "data", apart=True).get(trial, told.append)
     assert told == ["preparing ring", "partitioning ring into 2 (chunk)"]
-    monkeypatch.setattr(module, "prepare_apart", lambda *_, **__: pytest.fail("started"))
+    monkeypatch.setattr(module, "run_group", lambda *_, **__: pytest.fail("started"))
     assert InputCache(home / "data", apart=True).get(trial, print) == made
     assert InputCache(home / "data").get(trial, print) == made
 
@@ -169,7 +169,7 @@ def test_mistakes_are_told_as_they_are_here(home: Path) -> None:
     assert str(apart.value) == str(here.value)
     absent = trial.model_copy(update={"dataset": trial.dataset.model_copy(update={"name": "cora"})})
     with pytest.raises(DataUnavailable) as missing:
-        prepare_apart(absent, home / "data", home / "cache", print)
+        InputCache(home / "data", home / "cache", apart=True).get(absent, print)
     assert str(missing.value).endswith("get it with: harness data get cora")
 
 

@@ -17,8 +17,9 @@ import pytest
 from launch.tiny import SUITE, Silent, start_runner, write_suite
 from support.tiers import tiered
 
-from harness.errors import DataError, UserError
+from harness.errors import UserError
 from harness.launch import inputs
+from harness.launch.group import GroupResult, RankFailure
 from harness.launch.machines import OneMachine, TrialJob
 from harness.launch.runner import exit_code, request_of, run_suite
 from harness.launch.slots import RunOptions
@@ -246,12 +247,12 @@ def test_out_of_memory_while_preparing(bench: Bench) -> None:
 def test_data_is_prepared_once_and_a_failure_is_remembered(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
     calls: list[str] = []
 
-    def prepare(trial: TrialConfig, data: Path, cache: Path, tell: Callable[[str], None], **options: Any) -> Path:
-        calls.append(trial.dataset.name)
-        tell("preparing ring")
-        raise DataError("damaged", file="x.npz")
+    def prepare(job: Path, *arguments: Any, on_progress: Callable[[dict], None], **options: Any) -> GroupResult:
+        calls.append(json.loads(job.read_text())[0]["dataset"]["name"])
+        on_progress({"event": "stage", "text": "preparing ring"})
+        return GroupResult([RankFailure(0, "error", "ended")], [{"mistake": "x.npz: damaged"}])
 
-    bench.patch.setattr("harness.launch.inputs.prepare_apart", prepare)
+    bench.patch.setattr("harness.launch.inputs.run_group", prepare)
     _, told = bench.run()
     assert calls == ["ring"]
     assert {record.reason for record in told.records} == {"x.npz: damaged"}

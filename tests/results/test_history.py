@@ -9,7 +9,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.metrics import find_metric
-from harness.results.compare import Trial, Version, history, versions
+from harness.results.comparison import Version, history, versions
 
 TIME, BYTES = find_metric("epoch_time_s"), find_metric("bytes_feature")
 
@@ -29,7 +29,7 @@ def version(make_record):
                     environment={"reference_s": 1.0, "reference_cores": 2} | more.get("environment", {}),
                     result=result,
                 )
-                trials.append(Trial(record, Path("nowhere")))
+                trials.append(record)
         return Version(name, tuple(trials))
 
     return make

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.results.compare import load_trials
+from harness.results.comparison import load_trials
 from harness.results.environment import FILE, Measurement, machine, measurements, note
 from harness.results.frames import load_results
 from harness.results.record_store import ResultStore, merge_results
@@ -81,7 +81,7 @@ def test_a_trial_has_the_measurement_nearest_to_its_middle(
     note(tmp_path / "one", [made(25, 0.6).model_copy(update={"cores": 3})])
     fields = {"suite": "one", "started": START.isoformat(), "wall_s": wall, "environment": {"reference_s": own}}
     ResultStore(tmp_path, "one").commit("abc", make_record("abc", **fields), [], "")
-    assert [trial.record.environment["reference_s"] for trial in load_trials(tmp_path)] == [found]
+    assert [trial.environment["reference_s"] for trial in load_trials(tmp_path)] == [found]
     assert load_results(tmp_path)["reference_s"].tolist() == pytest.approx([found or math.nan], nan_ok=True)
 
 

@@ -9,59 +9,55 @@ takes `work: Path`, a directory in which it may keep a feature matrix that it th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
 
 from harness.data.catalog import DatasetInfo, Option, Sizes
 from harness.data.partition.view import Ints
 from harness.deferred import numpy as np
 from harness.errors import UserError, nearest
+from harness.spec import Spec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-T = TypeVar("T")
+
+class Settings(Spec, strict=True):
+    """Options of a generator: fields with a default, a range (`ge`, `le`) and a `description`."""
 
 
-def option(default: Any, summary: str, low: float | None = None, high: float | None = None) -> Any:
-    """Return a dataclass field with help and a closed range."""
-    return field(default=default, metadata={"summary": summary, "low": low, "high": high})
+T = TypeVar("T", bound=Settings)
 
 
-def options_of(settings: type) -> dict[str, Option]:
-    """Read the options off a dataclass whose fields are made by `option`."""
-    hints = get_type_hints(settings)
-    return {f.name: Option(hints[f.name], f.default, f.metadata["summary"]) for f in fields(settings)}
-
-
-def made(name: str, sizes: Sizes, settings: type, summary: str, **others: Any) -> DatasetInfo:
+def made(name: str, sizes: Sizes, settings: type[Settings], summary: str, **others: Any) -> DatasetInfo:
     """What is known of a set that is made with `settings`; `others`: fields that are not those of most."""
+    found = settings.model_fields.items()
+    options = {key: Option(about.annotation, about.default, about.description or "") for key, about in found}
     others = {"source": "generated here", "origin": "generated"} | others
-    return DatasetInfo(name, *sizes, options=options_of(settings), summary=summary, size_bytes=0, **others)
+    return DatasetInfo(name, *sizes, options=options, summary=summary, size_bytes=0, **others)
 
 
 def resolve(settings: type[T], name: str, options: Mapping[str, Any]) -> T:
     """Return `settings(**options)`; UserError names the option of data set `name` that does not fit."""
-    hints = get_type_hints(settings)
-    known = {f.name: f for f in fields(settings)}  # type: ignore[arg-type]
-    values = {}
-    for key, value in options.items():
-        if key not in known:
-            raise UserError(f"unknown option '{key}'", key=f"dataset {name}", fix=nearest(key, known))
-        values[key] = _checked(f"dataset {name}: {key}", value, hints[key], known[key])
-    return settings(**values)
-
-
-def _checked(key: str, value: Any, kind: type, about: Field[Any]) -> Any:
-    fits = isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
-    if not fits:
-        raise UserError(f"{value!r} is not of type {kind.__name__}", key=key, fix=f"e.g. {about.default!r}")
-    low, high = about.metadata["low"], about.metadata["high"]
-    if (low is not None and not value >= low) or (high is not None and not value <= high):
-        span = f"{'...' if low is None else low} to {'...' if high is None else high}"
-        raise UserError(f"{value!r} is out of range", key=key, fix=span)
-    return kind(value)
+    try:
+        return settings(**options)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        key, value = str(wrong["loc"][0]), wrong["input"]
+        if wrong["type"] == "extra_forbidden":
+            fix = nearest(key, settings.model_fields)
+            raise UserError(f"unknown option '{key}'", key=f"dataset {name}", fix=fix) from error
+        about, where = settings.model_fields[key], f"dataset {name}: {key}"
+        if wrong["type"] in ("greater_than_equal", "less_than_equal", "finite_number"):
+            limits = {
+                type(limit).__name__: getattr(limit, type(limit).__name__.lower(), None) for limit in about.metadata
+            }
+            span = f"{limits.get('Ge', '...')} to {limits.get('Le', '...')}"
+            raise UserError(f"{value!r} is out of range", key=where, fix=span) from error
+        kind = getattr(about.annotation, "__name__", about.annotation)
+        raise UserError(f"{value!r} is not of type {kind}", key=where, fix=f"e.g. {about.default!r}") from error
 
 
 BLOCK = 1 << 14  # feature rows made at a time

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
 from harness.data.catalog import DatasetInfo
-from harness.data.generated import made, option, resolve, split_masks
+from harness.data.generated import Settings, made, resolve, split_masks
 from harness.data.graph import GraphData, csr_from_edges
 from harness.deferred import numpy as np
 
@@ -20,12 +21,11 @@ SPLIT = (0.6, 0.2, 0.2)
 ONE_WAY = 0.37  # share of nearest neighbours whose nearest the node is not itself, at k = 10
 
 
-@dataclass(frozen=True)
-class DigitsSettings:
+class DigitsSettings(Settings):
     """Options of `digits`."""
 
-    k: int = option(10, "each image is linked to its k nearest (Euclidean, on pixels)", 1, NODES - 1)
-    seed: int = option(0, "seed of the 60/20/20 split", 0)
+    k: int = Field(10, ge=1, le=NODES - 1, description="each image is linked to its k nearest (Euclidean, on pixels)")
+    seed: int = Field(0, ge=0, description="seed of the 60/20/20 split")
 
 
 def make(*, work: Path | None = None, **options: Any) -> GraphData:

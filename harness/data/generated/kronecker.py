@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
 from harness.data.catalog import DatasetInfo
-from harness.data.generated import GENERATED, communities, made, noisy_features, option, resolve, split_masks
+from harness.data.generated import GENERATED, Settings, communities, made, noisy_features, resolve, split_masks
 from harness.data.graph import GraphData, compiled, csr_from_edges
 from harness.data.partition.view import Ints
 from harness.deferred import numpy as np
@@ -21,20 +22,21 @@ if TYPE_CHECKING:
 CHUNK = 1 << 18
 
 
-@dataclass(frozen=True)
-class KroneckerSettings:
+class KroneckerSettings(Settings):
     """Options of `kronecker`."""
 
-    scale: int = option(12, "the graph has 2^scale nodes", 1, 30)
-    edge_factor: int = option(16, "undirected edges drawn per node: half the mean degree, at most", 1)
-    a: float = option(0.57, "probability of the upper left quadrant", 0, 1)
-    b: float = option(0.19, "of the upper right", 0, 1)
-    c: float = option(0.19, "of the lower left (the lower right has the rest)", 0, 1)
-    features: int = option(64, "feature width", 1)
-    classes: int = option(8, "number of classes", 2)
-    noise: float = option(0.5, "feature noise; classes are sqrt(2)/noise deviations apart", 0)
-    train: float = option(0.6, "share of training nodes; the others validate and test, half each", 0, 1)
-    seed: int = option(0, "seed", 0)
+    scale: int = Field(12, ge=1, le=30, description="the graph has 2^scale nodes")
+    edge_factor: int = Field(16, ge=1, description="undirected edges drawn per node: half the mean degree, at most")
+    a: float = Field(0.57, ge=0, le=1, description="probability of the upper left quadrant")
+    b: float = Field(0.19, ge=0, le=1, description="of the upper right")
+    c: float = Field(0.19, ge=0, le=1, description="of the lower left (the lower right has the rest)")
+    features: int = Field(64, ge=1, description="feature width")
+    classes: int = Field(8, ge=2, description="number of classes")
+    noise: float = Field(0.5, ge=0, description="feature noise; classes are sqrt(2)/noise deviations apart")
+    train: float = Field(
+        0.6, ge=0, le=1, description="share of training nodes; the others validate and test, half each"
+    )
+    seed: int = Field(0, ge=0, description="seed")
 
 
 def make(*, work: Path | None = None, **options: Any) -> GraphData:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
 from harness.data.catalog import DatasetInfo
 from harness.data.generated import (
     GENERATED,
+    Settings,
     communities,
     label_sets,
     made,
     noisy_features,
-    option,
     resolve,
     split_masks,
 )
@@ -177,18 +178,17 @@ def pick(bounds: Floats, guide: Ints, key: Floats) -> Ints:
 SPLIT = (0.6, 0.2, 0.2)
 
 
-@dataclass(frozen=True)
-class SBMSettings:
+class SBMSettings(Settings):
     """Options of `sbm`."""
 
-    nodes: int = option(2000, "number of nodes", 2)
-    degree: float = option(10.0, "mean degree", 0)
-    classes: int = option(5, "number of classes", 2)
-    features: int = option(32, "feature width", 1)
-    homophily: float = option(0.6, "share of edges inside a community", 0, 1)
-    noise: float = option(0.6, "feature noise; classes are sqrt(2)/noise deviations apart", 0)
-    multilabel: bool = option(False, "label sets that depend on the community instead of one label")
-    seed: int = option(0, "seed", 0)
+    nodes: int = Field(2000, ge=2, description="number of nodes")
+    degree: float = Field(10.0, ge=0, description="mean degree")
+    classes: int = Field(5, ge=2, description="number of classes")
+    features: int = Field(32, ge=1, description="feature width")
+    homophily: float = Field(0.6, ge=0, le=1, description="share of edges inside a community")
+    noise: float = Field(0.6, ge=0, description="feature noise; classes are sqrt(2)/noise deviations apart")
+    multilabel: bool = Field(False, description="label sets that depend on the community instead of one label")
+    seed: int = Field(0, ge=0, description="seed")
 
 
 def make(*, work: Path | None = None, **options: Any) -> GraphData:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from harness.data import generated
 from harness.data.catalog import DatasetInfo, published
 from harness.data.generated.sbm import PlantedGraph
@@ -63,14 +65,13 @@ SHAPES: dict[str, Shape] = {
 }
 
 
-@dataclass(frozen=True)
-class TwinSettings:
+class TwinSettings(generated.Settings):
     """Options of `twin`."""
 
-    of: str = generated.option("reddit", "the published set to imitate: " + ", ".join(SHAPES))
-    scale: float = generated.option(0.02, "share of its nodes, above 0 and at most 1", 1e-9, 1)
-    noise: float = generated.option(1.0, "factor on the feature noise", 0)
-    seed: int = generated.option(0, "seed", 0)
+    of: str = Field("reddit", description="the published set to imitate: " + ", ".join(SHAPES))
+    scale: float = Field(0.02, ge=1e-9, le=1, description="share of its nodes, above 0 and at most 1")
+    noise: float = Field(1.0, ge=0, description="factor on the feature noise")
+    seed: int = Field(0, ge=0, description="seed")
 
 
 def make(*, work: Path | None = None, **options: Any) -> GraphData:

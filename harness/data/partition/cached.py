@@ -16,15 +16,12 @@ from harness.data.partition.view import META, PartitionedGraph, write_induced, w
 from harness.data.prepared import (
     FINGERPRINT_DIGITS,
     Report,
-    atomic_directory,
     content_hash,
-    damage,
     hash_file,
     known_hash,
     locked,
+    made_once,
     open_graph,
-    seal,
-    set_aside,
     to_stderr,
 )
 from harness.deferred import numpy as np
@@ -75,22 +72,29 @@ def ensure_partitioned(
     """
     graph_dir = graph_dir.resolve()
     target = _target(graph_dir, spec, inductive, cache, source)
-    if _is_made(target, graph_dir, inductive) and not (check and damage(target)):
-        return _paths(target, inductive)
-    with locked(target):
-        if (target / "full" / META).is_file() and (why := damage(target)) is not None:
-            set_aside(target, why, report)
-        if not (target / "full" / META).is_file():
-            with atomic_directory(target) as staging:
-                start = time.perf_counter()
-                _build(graph_dir, spec, source, inductive, staging, target)
-                seconds = time.perf_counter() - start
-                for meta in staging.glob(f"*/{META}"):  # for the trials that find them
-                    write_whole(meta, json.dumps(json.loads(meta.read_text()) | {"seconds": seconds}, indent=1))
-                seal(staging)
-        _point_at(target / "full", graph_dir)
+
+    def build(work: Path) -> None:
+        start, graph = time.perf_counter(), open_graph(graph_dir)
         if inductive:
-            _point_at(target / "train", target / "train")
+            parts = _inductive_parts(graph, spec, source, work, target)
+        else:
+            parts = partition_nodes(graph.indptr, graph.indices, spec, source)
+        nodes = np.arange(parts.size, dtype=np.int64)
+        view = PartitionedGraph(
+            graph.indptr, graph.indices, nodes, parts, graph.train_mask, spec.parts, inductive, graph_dir, graph.weights
+        )
+        write_view(view, work / "full")
+        seconds = time.perf_counter() - start
+        for meta in work.glob(f"*/{META}"):  # for the trials that find them
+            write_whole(meta, json.dumps(json.loads(meta.read_text()) | {"seconds": seconds}, indent=1))
+
+    made_once(target, f"full/{META}", build, report, check=check)
+    # The cache or the graph may have moved since a view was written: its absolute path is kept right.
+    for name, topology in {"full": graph_dir, **({"train": target / "train"} if inductive else {})}.items():
+        meta = _read_meta(target / name)
+        if meta["topology"] != str(topology):
+            with locked(target):
+                write_whole(target / name / META, json.dumps(meta | {"topology": str(topology)}, indent=1))
     return _paths(target, inductive)
 
 
@@ -134,21 +138,6 @@ def _paths(target: Path, inductive: bool) -> PartitionPaths:
     return PartitionPaths(train=target / ("train" if inductive else "full"), full=target / "full")
 
 
-def _build(
-    graph_dir: Path, spec: PartitionSpec, source: PluginSource | None, inductive: bool, staging: Path, target: Path
-) -> None:
-    graph = open_graph(graph_dir)
-    if inductive:
-        parts = _inductive_parts(graph, spec, source, staging, target)
-    else:
-        parts = partition_nodes(graph.indptr, graph.indices, spec, source)
-    nodes = np.arange(parts.size, dtype=np.int64)
-    view = PartitionedGraph(
-        graph.indptr, graph.indices, nodes, parts, graph.train_mask, spec.parts, inductive, graph_dir, graph.weights
-    )
-    write_view(view, staging / "full")
-
-
 def _inductive_parts(
     graph: GraphData, spec: PartitionSpec, source: PluginSource | None, staging: Path, target: Path
 ) -> NDArray[np.int32]:
@@ -190,21 +179,6 @@ def _target(
     what |= {"topology": content_hash(graph_dir, HASHED, HASH_FILE), "format": FORMAT}
     key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
     return (cache or cache_root()).resolve() / "partitions" / key
-
-
-def _is_made(target: Path, graph_dir: Path, inductive: bool) -> bool:
-    """Return whether the views are there, as `_point_at` leaves them."""
-    topologies = {"full": graph_dir} | ({"train": target / "train"} if inductive else {})
-    return (target / "full" / META).is_file() and all(
-        _read_meta(target / name)["topology"] == str(topology) for name, topology in topologies.items()
-    )
-
-
-def _point_at(view_dir: Path, topology: Path) -> None:
-    # The cache or the graph may have moved since the view was written: its absolute path is kept right.
-    meta = _read_meta(view_dir)
-    if meta["topology"] != str(topology):
-        write_whole(view_dir / META, json.dumps(meta | {"topology": str(topology)}, indent=1))
 
 
 def _read_meta(view_dir: Path) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def graph(tmp_path: Path) -> Path:
 def test_second_call_reads_the_cache(graph, tmp_path, monkeypatch):
     spec = PartitionSpec(parts=2)
     first = ensure_partitioned(graph, spec, inductive=True, cache=tmp_path / "cache")
-    monkeypatch.setattr(partition_store, "_build", lambda *_: pytest.fail("built twice"))
+    monkeypatch.setattr(partition_store, "write_view", lambda *_: pytest.fail("built twice"))
     assert ensure_partitioned(graph, spec, inductive=True, cache=tmp_path / "cache") == first
 
 
@@ -111,13 +111,13 @@ def test_found_only_if_there(graph, tmp_path, inductive):
 
 
 def _race(graph: Path, cache: Path, start: Any, out: Any) -> None:
-    build, built = partition_store._build, []
+    build, built = partition_store.partition_nodes, []
 
-    def counted(*args: Any) -> None:
+    def counted(*args: Any) -> Any:
         built.append(1)
-        build(*args)
+        return build(*args)
 
-    partition_store._build = counted
+    partition_store.partition_nodes = counted
     start.wait()
     paths = ensure_partitioned(graph, PartitionSpec(parts=3), inductive=True, cache=cache)
     out.put((str(paths.full), len(built)))

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,17 @@ from scipy import stats as scipy_stats
 from harness.cli.compare import DRIFTS, drift_lines
 from harness.errors import UserError
 from harness.metrics import Metric, as_declared, find_metric
-from harness.results.compare import Compared, Pair, Trial, busier, compare, differences, group_seeds, metric_of, pair
+from harness.results.comparison import (
+    Compared,
+    Pair,
+    busier,
+    compare,
+    differences,
+    group_seeds,
+    metric_of,
+    pair,
+    value_of,
+)
 from harness.results.record import Record
 
 
@@ -23,7 +32,7 @@ from harness.results.record import Record
 def make(make_record):
     def make_trial(
         cell: int, seed: int = 0, minute: float = 0, reference: float | None = None, **result: float
-    ) -> Trial:
+    ) -> Record:
         config = {"seed": seed, "method": {"name": "full", "options": {"cell": cell}}, "device": "cpu"}
         record = make_record(
             f"{cell:06d}{seed:06d}",
@@ -33,7 +42,7 @@ def make(make_record):
             environment={"reference_s": reference} if reference else {},
             result=result,
         )
-        return Trial(record, Path("nowhere"))
+        return record
 
     return make_trial
 
@@ -43,13 +52,13 @@ def test_seeds_are_grouped_by_what_their_data_contain(make) -> None:
     said = [(0, None, "v1"), (0, "v2.p", "v2"), (1, None, "v2")]
     trials = []
     for seed, data, graph in said:
-        record = make(0, seed).record
+        record = make(0, seed)
         now = {
             "dataset": {"fingerprint": graph},
             "partition_fingerprint": "p",
             "config": record.config | {"data": data},
         }
-        trials.append(Trial(record.model_copy(update=now), Path("nowhere")))
+        trials.append(record.model_copy(update=now))
     cells = group_seeds([Pair(trial, trial) for trial in trials])
     assert [[pair.after for pair in cell] for cell in cells] == [trials[:1], trials[1:]]
 
@@ -120,7 +129,7 @@ def test_the_shown_interval_is_the_one_of_the_verdict(make) -> None:
     rng = np.random.default_rng(5)
     pairs = suites(make, rng, [1.05] * 4, 3)
     first = [p for p in pairs if p.label == "cell 0"]
-    logs = [math.log(p.after.value("epoch_time_s") / p.before.value("epoch_time_s")) for p in first]
+    logs = [math.log(value_of(p.after, "epoch_time_s") / value_of(p.before, "epoch_time_s")) for p in first]
     [alone], same = compare(first, Metric("epoch_time_s", unit="s", better="less"))  # without drift
     assert alone == same
     assert alone.interval is not None
@@ -179,7 +188,7 @@ def test_references_of_other_cores_tell_nothing(make) -> None:
     pairs = suites(make, np.random.default_rng(7), [1.0] * 3, 4, drift=0.09, turns=False, reference=True)
     assert whole(pairs).drift == "reference"
     for each in pairs:
-        each.before.record.environment["reference_cores"] = 4
+        each.before.environment["reference_cores"] = 4
     assert whole(pairs).drift == "unknown"
 
 
@@ -190,9 +199,9 @@ def test_throughput_is_epoch_time_the_other_way_round(make) -> None:
     for each in pairs:
         sides = []
         for trial in (each.before, each.after):
-            rate = 1 / trial.record.result["epoch_time_s"]
-            record = trial.record.model_copy(update={"result": trial.record.result | {"throughput_epochs_s": rate}})
-            sides.append(Trial(record, trial.place))
+            rate = 1 / trial.result["epoch_time_s"]
+            record = trial.model_copy(update={"result": trial.result | {"throughput_epochs_s": rate}})
+            sides.append(record)
         both.append(Pair(*sides))
     time, (_, rate) = whole(pairs), compare(both, find_metric("throughput_epochs_s"))
     assert rate is not None
@@ -234,7 +243,7 @@ def test_repeats_of_a_seed_are_no_seeds(make) -> None:
 
 
 def test_a_row_of_all_repeats_is_not_called_by_one(make_record) -> None:
-    trial = Trial(make_record(label="full repeat=1 seed=0", config={"seed": 0, "repeat": 1}), Path("nowhere"))
+    trial = make_record(label="full repeat=1 seed=0", config={"seed": 0, "repeat": 1})
     assert Pair(trial, trial).label == "full"
 
 
@@ -243,7 +252,7 @@ def test_each_kind_of_drift_has_its_line() -> None:
     assert drift_lines(["none"] * 2, "none") == []
     several = drift_lines(["turns", "turns", "unknown"], "unknown")
     assert several == [f"all 3 and 1 of 3 trials: {DRIFTS['unknown']}", f"2 of 3 trials: {DRIFTS['turns']}"]
-    assert drift_lines(["unknown"] * 2, "reference")[1].startswith("each trial: A and B did not run in turns")
+    assert drift_lines(["unknown"] * 2, "reference")[1].startswith("each trial: runs of A and B do not alternate")
 
 
 def test_a_score_of_one_seed_that_changed_in_one_of_several_cells_is_not_called(make) -> None:
@@ -266,17 +275,17 @@ def test_without_the_figure_there_is_nothing_to_compare(make) -> None:
 
 
 def test_trials_pair_by_id_or_by_all_that_does_not_set_the_sides_apart(make_record) -> None:
-    def trial(name: str, method: dict, parts: int, rate: str = "none") -> Trial:
+    def trial(name: str, method: dict, parts: int, rate: str = "none") -> Record:
         config = {"method": method, "partition": {"parts": parts}, "network": rate, "seed": 0}
-        return Trial(make_record(name, config=config, label=f"{name} {parts}"), Path("r") / name)
+        return make_record(name, config=config, label=f"{name} {parts}")
 
     full, bns = {"name": "full"}, {"name": "bns-gcn", "options": {"rate": 0.1}}
     before = [trial("a1", full, 1), trial("a2", full, 2)]
     same = pair(before, [trial("a2", full, 2), trial("a3", full, 3)])
-    assert [(p.before.record.trial, p.after.record.trial) for p in same.pairs] == [("a2", "a2")]
-    assert [t.record.trial for t in (*same.only_before, *same.only_after)] == ["a1", "a3"]
+    assert [(p.before.trial, p.after.trial) for p in same.pairs] == [("a2", "a2")]
+    assert [t.trial for t in (*same.only_before, *same.only_after)] == ["a1", "a3"]
     other = pair(before, [trial("b2", bns, 2), trial("b1", bns, 1)])
-    assert {(p.before.record.trial, p.after.record.trial) for p in other.pairs} == {("a1", "b1"), ("a2", "b2")}
+    assert {(p.before.trial, p.after.trial) for p in other.pairs} == {("a1", "b1"), ("a2", "b2")}
     assert other.apart == ("method.name", "method.options.rate")
     both = [trial("b1", bns, 1), trial("b2", {"name": "bns-gcn", "options": {"rate": 0.5}}, 1)]
     with pytest.raises(UserError, match="'b1 1' and 'b2 1' differ in method"):
@@ -288,14 +297,14 @@ def test_trials_pair_by_id_or_by_all_that_does_not_set_the_sides_apart(make_reco
 def test_what_methods_set_themselves_does_not_part_them(make_record) -> None:
     """Each has its own rate on each data set, of which one is the other's: trials of one data set pair all the same."""
 
-    def trial(name: str, method: str, dataset: str, lr: float) -> Trial:
+    def trial(name: str, method: str, dataset: str, lr: float) -> Record:
         config = {"method": {"name": method}, "dataset": {"name": dataset}, "train": {"lr": lr}, "seed": 0}
         config |= {"shared": {"train.lr": 0.01}} if lr != 0.01 else {}
-        return Trial(make_record(name, config=config, label=name), Path("r") / name)
+        return make_record(name, config=config, label=name)
 
     before = [trial("a1", "full", "x", 0.1), trial("a2", "full", "y", 0.2)]
     found = pair(before, [trial("b1", "bns-gcn", "x", 0.2), trial("b2", "bns-gcn", "y", 0.01)])
-    assert {(p.before.record.trial, p.after.record.trial) for p in found.pairs} == {("a1", "b1"), ("a2", "b2")}
+    assert {(p.before.trial, p.after.trial) for p in found.pairs} == {("a1", "b1"), ("a2", "b2")}
     assert found.apart == ("method.name",)
     with pytest.raises(UserError, match="'b1' and 'b3' differ in method"):
         pair(before, [trial("b1", "bns-gcn", "x", 0.2), trial("b3", "bns-gcn", "x", 0.3)])
@@ -306,7 +315,7 @@ def test_environments_are_told_apart_by_what_they_mean(make_record) -> None:
 
     def pairs(**other: object) -> list[Pair]:
         records: list[Record] = [make_record(environment=base), make_record(environment=base | other)]
-        before, after = (Trial(record, Path("r")) for record in records)
+        before, after = records
         return [Pair(before, after)]
 
     assert differences(pairs()) == differences(pairs(memory_bytes=2**34 - 10_000_000))
@@ -331,11 +340,11 @@ def test_old_and_new_records_pair(make_record) -> None:
     """A record from before `timing`, and one of another id that has it at its default."""
     old = make_record("a" * 12)
     new = make_record("b" * 12, config={**old.config, "timing": "plain", "traffic": "count", "device": "cuda"})
-    found = pair([Trial(old, Path("a"))], [Trial(new, Path("b"))])
-    assert [(p.before.record.trial, p.after.record.trial) for p in found.pairs] == [("a" * 12, "b" * 12)]
+    found = pair([old], [new])
+    assert [(p.before.trial, p.after.trial) for p in found.pairs] == [("a" * 12, "b" * 12)]
     assert found.apart == ("device",)
     other = make_record("c" * 12, config={**old.config, "timing": "wall"})
-    assert pair([Trial(old, Path("a"))], [Trial(other, Path("c"))]).apart == ("timing",)
+    assert pair([old], [other]).apart == ("timing",)
 
 
 def test_a_metric_that_a_method_declares_is_compared(make_record) -> None:
@@ -345,6 +354,6 @@ def test_a_metric_that_a_method_declares_is_compared(make_record) -> None:
         make_record(declared={"metrics": as_declared([chunks])}, result={"stats": {"chunks": count}})
         for count in (100.0, 150.0)
     ]
-    before, after = (Trial(record, Path("nowhere")) for record in records)
+    before, after = records
     [row], _ = compare([Pair(before, after)], metric_of("stat_chunks", [before, after]))
     assert (row.verdict, row.worse, row.change) == ("more", True, pytest.approx(1.5))
