@@ -142,13 +142,16 @@ class Block:
             self._scales[propagation] = (left.unsqueeze(1), None if right is None else right.unsqueeze(1), own)
         return self._scales[propagation]
 
-    def own_rows(self, h: Tensor) -> Tensor:
+    def own_rows(self, h: Tensor, *, scaled: bool = True) -> Tensor:
         """Return what the destinations' own rows count [num_dst, width], of `h` [num_src, width].
 
-        Of a block whose rows an exchange completes, `h` may be the destinations' [num_dst, width].
+        Of a block whose rows an exchange completes, `h` may be the destinations' [num_dst, width]. Not `scaled`: rows
+        that were drawn as they are, not times what they count.
         """
         if self.own is not None:
-            return _placed(self.own, h.index_select(0, self.own.rows) * self.own.scale.unsqueeze(1), self.num_dst)
+            found = h.index_select(0, self.own.rows)
+            found = found * self.own.scale.unsqueeze(1) if scaled else found
+            return found.new_zeros((self.num_dst, h.shape[1])).index_copy(0, self.own.at, found)
         # The gradient of a slice is a matrix of zeros to copy into, even where the slice is everything.
         return h if h.shape[0] == self.num_dst else h[: self.num_dst]
 
@@ -175,12 +178,6 @@ class Block:
         self._check(z)
         result: Tensor = _Attend.apply(z, to_key, to_query, bias, self)
         return result
-
-    def queries(self, z: Tensor) -> Tensor:
-        """Return the destinations' rows of `z` [num_dst, width] that queries are of: as they are, 0 where none is."""
-        if self.own is None:
-            return z[: self.num_dst]
-        return _placed(self.own, z[self.own.rows], self.num_dst)
 
     def attention(self, z: Tensor, to_key: Tensor, query: Tensor) -> Sums:
         """Return the sums over in-neighbours and self loops of z [num_src, heads * width].
@@ -236,11 +233,6 @@ def own_rows(blocks: Sequence[Block], h: Tensor) -> Tensor:
     return h
 
 
-def _placed(own: OwnRows, rows: Tensor, num_dst: int) -> Tensor:
-    """Return `rows` of the sources `own.rows` at their destinations [num_dst, width], 0 elsewhere."""
-    return rows.new_zeros((num_dst, rows.shape[1])).index_copy(0, own.at, rows)
-
-
 class _Propagate(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, h: Tensor, block: Block, propagation: Propagation) -> Tensor:
@@ -275,7 +267,7 @@ class _Attend(Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None, block: Block) -> Tensor:
         z = z.contiguous()
-        query = block.queries(z) @ _matrix(to_query)
+        query = block.own_rows(z, scaled=False) @ _matrix(to_query)
         sums = block.attention(z, _matrix(to_key), query)
         out = sums.rows.div_(sums.total.unsqueeze(2)).view(block.num_dst, z.shape[1])  # in the place of the sums
         if bias is not None:
@@ -299,7 +291,7 @@ class _Attend(Function):
             to_z[: block.num_dst].addmm_(queries, _matrix(to_query).t())
         else:
             to_z.index_add_(0, block.own.rows, queries[block.own.at] @ _matrix(to_query).t())
-        to_vectors = _vectors(z.t() @ keys, to_key), _vectors(block.queries(z).t() @ queries, to_query)
+        to_vectors = _vectors(z.t() @ keys, to_key), _vectors(block.own_rows(z, scaled=False).t() @ queries, to_query)
         return to_z, *to_vectors, None if bias is None else grad.sum(0), None
 
 

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from harness.deferred import torch
 from harness.errors import UserError
-from harness.graph.block import Propagation
 from harness.models.layer import MODELS, BlockSize, GraphLayer, LayerCase, LayerValues, ModelSpec, Products
 from harness.spec import PluginSource
 
