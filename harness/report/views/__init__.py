@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import Any, ClassVar, Literal
 
 from harness.errors import UserError
@@ -18,6 +21,18 @@ from harness.report.table import Table, metrics_table
 Kind = Literal["section", "sweep", "networks", "workloads"]
 
 
+@cache
+def captions() -> dict[str, dict[str, str]]:
+    """Return the texts of `captions.toml`, by view and what they belong to."""
+    return tomllib.loads(files("harness.report").joinpath("captions.toml").read_text(encoding="utf-8"))
+
+
+def prose(key: str, **values: object) -> str:
+    """Return the text `view.part` of `captions.toml` on one line, its fields filled with `values`."""
+    view, _, part = key.partition(".")
+    return " ".join(captions()[view][part].split()).format(**values)
+
+
 class ReportView(Registered, ABC):
     """A heading of a report: a question, and the table and the figure that answer it.
 
@@ -26,7 +41,7 @@ class ReportView(Registered, ABC):
 
     Attributes:
         title: heading.
-        question: question that it answers, for docs/views.md.
+        question: question that it answers, for docs/views.md; default: the first line of the docstring.
         place: position; views come in rising order, those of plugins last.
         of: subject: a section's trials, a setting that was swept, networks, or several data sets' trials.
         first: whether it comes before everything else, as the answer that a reader came for.
@@ -50,6 +65,10 @@ class ReportView(Registered, ABC):
     columns: ClassVar[tuple[str, ...]] = ()
     caption: ClassVar[str] = "Means over seeds."
     shows: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        if "question" not in vars(cls):
+            cls.question = cls.summary()
 
     def __init__(self, section: Section) -> None:
         self.section = section
@@ -81,7 +100,7 @@ class ReportView(Registered, ABC):
         """See `Registered`: a view has a title and a question."""
         super().check_class(where)
         for key in ("title", "question"):
-            if not isinstance(getattr(cls, key, None), str):
+            if not getattr(cls, key, ""):
                 raise UserError(f"'{where}' has no {key}", fix=f"write `{key} = '...'`")
 
 

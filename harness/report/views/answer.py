@@ -12,7 +12,7 @@ from harness.report.figure import Axis, Chart, Figure, Layer, lines, make_figure
 from harness.report.table import Cell, Cells, Key, Table, bold_best, column, number_cells, variants_table
 from harness.report.values import values_of
 from harness.report.variants import Variant
-from harness.report.views import ReportView
+from harness.report.views import ReportView, prose
 from harness.report.views.targets import NEVER
 from harness.results.censored import Ahead, Times, compare
 from harness.results.stats import MISSING, Interval, byte_unit, common_places, significant, time_to_score, time_unit
@@ -21,15 +21,13 @@ AMOUNTS = ("time_s", "sent_bytes", "joules")  # columns of an epoch that add up 
 
 
 class AnswerView(ReportView):
-    """Which method reaches the suite's target fastest, and how sure that is."""
+    """Which method reaches the suite's target fastest, and how sure is that?"""
 
     name = "answer"
     title = "Fastest to target"
-    question = "Which method reaches the suite's target fastest, and how sure is that?"
     place = 5
 
     def table(self) -> Table | None:
-        """Return the share of seeds that reach the target, time and bytes to it, and who leads; None without one."""
         section, target = self.section, self.target
         if target is None or not self.times:
             return None
@@ -42,15 +40,7 @@ class AnswerView(ReportView):
         return variants_table(
             section,
             self.goal,
-            "Seeds that reach the target; training time to it (slowest rank of each epoch, warm-up included, "
-            "evaluation and set-up not): the Kaplan-Meier median with its 95 % interval. A seed that does not reach "
-            "the target counts as one that takes longer than any was trained. Behind: time relative to the fastest "
-            "method's, mean over seeds (at least, where a seed does not reach it), and whether the difference is "
-            f"significant at 95 % for all pairs of methods at that P together, paired over seeds{search} "
-            "(docs/tuning.md). Test score at the best validation, mean over seeds. Sent: payload between all ranks up "
-            "to the target, median. Peak: largest rank's memory, mean over seeds. Energy: an epoch's mean times the "
-            "epochs to the target, median. Search: hours of the trials by which the settings were found. Bold: fastest "
-            "at that P.",
+            prose("answer.table", search=search),
             columns | {head: own for head, own in self._columns().items() if own},
             self.times,
             absent=Cell(number=False),
@@ -93,7 +83,6 @@ class AnswerView(ReportView):
         return {key: own.of_one_budget.median for key, own in self._amounts(name).items()}
 
     def figure(self) -> Figure | None:
-        """Return the share of seeds that has reached the target by training time, a panel a number of parts."""
         section, target = self.section, self.target
         if target is None or not any(own.reached for own in self.times.values()):
             return None
@@ -107,10 +96,7 @@ class AnswerView(ReportView):
             found[key] = {0.0: 0.0} | {time / size: 100 * (i + 1) / own.count for i, time in enumerate(at)}
             found[key].setdefault(1.05 * longest / size, 100 * len(at) / own.count)
         chart = Chart((Layer(lines(found, x, y), "steps"),), x, y)
-        caption = (
-            f"Share of seeds whose validation {section.metric} has been {100 * target:.1f} % or more, by the time "
-            "trained so far. Up and to the left is better; a line that ends below 100 % has seeds that never were."
-        )
+        caption = prose("answer.figure", metric=section.metric, target=100 * target)
         return make_figure(section, "answer", self.title, caption, [chart], 3.6, share=("none", "all"))
 
     @property

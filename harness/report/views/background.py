@@ -13,21 +13,19 @@ from harness.report.sweeps import THREADS
 from harness.report.table import Cell, Group, Table, by_parts, missing, number_cells, variants_table
 from harness.report.values import values_of
 from harness.report.variants import Variant
-from harness.report.views import ReportView, SweptView
+from harness.report.views import ReportView, SweptView, prose
 from harness.results.stats import Stat, common_places, fixed, over_seeds, show_value, significant
 
 
 class CountingView(ReportView):
-    """Subgraphs that were drawn to be counted, before the training."""
+    """What does it take to count subgraphs before the training?"""
 
     name = "counting"
     title = "Subgraphs counted"
-    question = "What does it take to count subgraphs before the training?"
     place = 120
     shows = ("presampled", "presample_s", "presample_threads")
 
     def table(self) -> Table | None:
-        """Return subgraphs that were counted and their time, a row a variant; None where nothing was."""
         section = self.section
         drawn, seconds, threads, rates = (
             values_of(section, name) for name in ("presampled", "presample_s", "presample_threads", "subgraphs_per_s")
@@ -35,8 +33,7 @@ class CountingView(ReportView):
         return variants_table(
             section,
             "Subgraphs counted before the training",
-            "Drawn and induced, to learn how often there are nodes and edges; “reused”: an earlier trial had "
-            "counted them. Wall time; means over seeds.",
+            prose("counting.table"),
             {
                 "Subgraphs": number_cells(drawn, places=0),
                 "Seconds": {key: Cell(significant(seconds[key].mean)) for key in rates},
@@ -49,12 +46,11 @@ class CountingView(ReportView):
 
 
 class SweptPoolView(SweptView):
-    """Batches that a pool is filled with a second, by threads."""
+    """How much faster do more threads fill a pool?"""
 
     name = "swept-pool"
     anchor = "pool"
     title = "Batches of a pool a second"
-    question = "How much faster do more threads fill a pool?"
     place = 40
 
     @property
@@ -63,7 +59,6 @@ class SweptPoolView(SweptView):
         return self.swept.values_of("pooled_per_s") if self.swept.axis is THREADS else {}
 
     def table(self) -> Table | None:
-        """Return batches drawn a second by threads, and the speed-up; None if that was not swept."""
         swept, rates = self.swept, self.rates
         if not rates:
             return None
@@ -82,15 +77,13 @@ class SweptPoolView(SweptView):
 
         return Table(
             "Batches of a pool a second by threads",
-            "Drawn while the training waits, by as many threads as a rank has: steps / phase “sample”, of each trial "
-            f"the median epoch's, means over seeds. Speed-up: own / that with threads = {heads[0]}.",
+            prose("swept-pool.table", first=heads[0]),
             "Method",
             (Group("Batches / s, threads =", heads), Group("Speed-up (×), threads =", heads)),
             by_parts(swept.section, cells),
         )
 
     def figure(self) -> Figure | None:
-        """Return the batches a second against the threads."""
         swept, rates = self.swept, self.rates
         if not rates:
             return None
@@ -124,11 +117,10 @@ HEADS = {  # column of `_trials`: heading, decimals (None: as the smallest value
 
 
 class ExplanationsView(ReportView):
-    """Explanations of the model during its training: how many, their cost, and the age of their masks."""
+    """What do explanations during the training cost, and how old are they?"""
 
     name = "explanations"
     title = "Explanations"
-    question = "What do explanations during the training cost, and how old are they?"
     place = 130
     shows = tuple(REPORTED.values())
 
@@ -157,15 +149,7 @@ class ExplanationsView(ReportView):
 
         return Table(
             "Explanations",
-            "Of the whole training, all ranks; means over seeds. Explanations: done and used; failed: the last good "
-            "masks stay; left out: due while the one before was still under way. Each: wall time of one, failed ones "
-            "included, and CPU time of its thread (not of others that share its products, if a rank has several). Of "
-            "epochs: wall time of all of them / epoch time. In a background thread they run during the epochs, and on "
-            "through evaluations: they are in none of the epochs' phases and may come to more than 100 %; with "
-            "explain=inline they are the phase explain. Held: by a rank, on the host, the graph with the features of "
-            "remote nodes and the importance of all nodes. Loss: at the end of an explanation; SN, SF: means of its "
-            "masks of remote nodes and of features. Guided steps: drawn by masks, share of all; age: steps since the "
-            "explained model's, mean over guided steps. “none”: there is nothing to take a mean of.",
+            prose("explanations.table"),
             "Method",
             (Group("", tuple(heading for heading, _ in HEADS.values())),),
             by_parts(section, cells),

@@ -11,7 +11,7 @@ from harness.report.sweeps import LAYERS
 from harness.report.table import Cell, Key, Table, number_cells, variants_table
 from harness.report.values import Values, numbered, values_of
 from harness.report.variants import Variant
-from harness.report.views import ReportView, SweptView
+from harness.report.views import ReportView, SweptView, prose
 from harness.report.views.sampling import full_of, score_figure
 from harness.results.stats import percent, show_value
 
@@ -23,16 +23,14 @@ def communicated(section: Section) -> Values:
 
 
 class BatchesView(ReportView):
-    """Nodes that mini-batches read, and how many of them their owners had to send."""
+    """How many of the nodes that batches read have to be sent?"""
 
     name = "batches"
     title = "Nodes of mini-batches"
-    question = "How many of the nodes that batches read have to be sent?"
     place = 90
     shows = ("stat_input_nodes", "stat_remote_nodes", "stat_cached_nodes")
 
     def table(self) -> Table | None:
-        """Return nodes read, remote and communicated, by falling communication; None without mini-batch methods."""
         section = self.section
         sent = communicated(section)
         inputs, remote, cached = (values_of(section, f"stat_{name}_nodes") for name in ("input", "remote", "cached"))
@@ -47,14 +45,7 @@ class BatchesView(ReportView):
         return variants_table(
             section,
             "Nodes of mini-batches",
-            "Of an epoch, all ranks, by falling communication; means over the epochs after warm-up, then over "
-            "seeds. Input nodes: read by the first layers of all steps, once a step; remote: those of other "
-            "ranks; cached: remote ones found in the cache; communicated: remote ones whose features their "
-            f"owners sent. Saved: communicated nodes of the same method that is plain{plain_options(section)} / own; "
-            f"where there is none, of {baseline_name(section)}, of several variants the one most like it in "
-            "its options; else of the method that communicates most; “all”: nothing is communicated (with "
-            "storage=host features are copied from the host's memory instead, see traffic: swap). Trained: "
-            "training nodes of all ranks / epoch time, in thousands a second.",
+            prose("batches.table", plain_options=plain_options(section), baseline_name=baseline_name(section)),
             {
                 "Input nodes": number_cells(inputs, places=0),
                 "Remote": number_cells(remote, places=0),
@@ -70,14 +61,9 @@ class BatchesView(ReportView):
         )
 
     def figure(self) -> Figure | None:
-        """Return the test score against the nodes communicated in an epoch; None without mini-batch methods."""
         section = self.section
         title, label = "Score and communicated nodes", "Communicated nodes per epoch"
-        caption = (
-            "Each mini-batch method by the nodes whose features are sent in an epoch and by what it reaches: the "
-            "numbers of the table above, mean over seeds, whisker: ± sample standard deviation. A line joins what "
-            "differs in the distortion D alone; dashed: a method that communicates nothing. Up and left is better."
-        )
+        caption = prose("batches.figure")
         return score_figure(section, "batches", title, caption, communicated(section), 1.0, label, swept="distortion")
 
 
@@ -187,16 +173,14 @@ def nodes_by_layer(section: Section) -> dict[tuple[Variant, int], list[float]]:
 
 
 class LayersView(ReportView):
-    """Distinct nodes that each layer of a mini-batch reads."""
+    """How does the neighbourhood of a batch grow from layer to layer?"""
 
     name = "layers"
     title = "Nodes by layer"
-    question = "How does the neighbourhood of a batch grow from layer to layer?"
     place = 100
     shows = ("stat_nodes_layer*",)
 
     def table(self) -> Table | None:
-        """Return distinct nodes of each layer in a step, and inputs for an output; None without mini-batches."""
         section = self.section
         found = nodes_by_layer(section)
         deepest = max(map(len, found.values()), default=0)
@@ -210,16 +194,13 @@ class LayersView(ReportView):
         return variants_table(
             section,
             "Nodes of a step by layer",
-            "Distinct nodes of a mini-batch, from the outputs back to the nodes whose input features are read: "
-            "what each layer reads of the one before. Of a rank and step: means over steps, ranks, epochs after "
-            "warm-up and seeds. Inputs / outputs: how the neighbourhood grows; a subgraph does not.",
+            prose("layers.table"),
             columns | {"Inputs / outputs": growth},
             found,
             absent=Cell(),
         )
 
     def figure(self) -> Figure | None:
-        """Return the distinct nodes of each layer, a panel a number of parts; None without mini-batches."""
         section = self.section
         found = nodes_by_layer(section)
         if not found:
@@ -231,26 +212,20 @@ class LayersView(ReportView):
         y = amount_axis("nodes", "Nodes", [count for nodes in found.values() for count in nodes])
         data = lines({key: dict(enumerate(nodes)) for key, nodes in found.items()}, x, y)
         chart = Chart((Layer(data),), x, y, guides=(Guide(y=[size]),) if size == size else ())
-        caption = (
-            "The numbers of the table above: distinct nodes of a rank's step, from the outputs (0) back to the "
-            "nodes whose features are read. Dashed: all nodes of the graph that is trained on."
-        )
+        caption = prose("layers.figure")
         return make_figure(section, "layers", "Nodes of a step by layer", caption, [chart], 3.6, share=("none", "all"))
 
 
 class SweptLayersView(SweptView):
-    """Distinct nodes of each layer, by the number of layers."""
+    """How does the neighbourhood of a batch grow in deeper models?"""
 
     name = "swept-layers"
     anchor = "nodes"
     title = "Nodes of a step by layer"
-    question = "How does the neighbourhood of a batch grow in deeper models?"
     place = 30
 
     def table(self) -> Table | None:
-        """Return a row a variant and depth; None without mini-batches."""
         return LayersView(self.swept.unfolded()).table() if self.swept.axis is LAYERS else None
 
     def figure(self) -> Figure | None:
-        """Return the deepest models; None without mini-batches."""
         return LayersView(self.swept.unfolded(self.swept.values[-1])).figure() if self.swept.axis is LAYERS else None

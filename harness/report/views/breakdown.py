@@ -12,20 +12,18 @@ from harness.report.sweeps import THREADS, Swept
 from harness.report.table import Cell, Group, Row, Table, by_parts, components_table, parts_heading
 from harness.report.values import component_columns, components, largest_total, totals
 from harness.report.variants import Variant
-from harness.report.views import ReportView, SweptView
+from harness.report.views import ReportView, SweptView, prose
 from harness.results.stats import ENOUGH, Stat, common_places, scaled, show_value, time_unit
 
 
 class BreakdownView(ReportView):
-    """What an epoch is made of: its phases, and the sums of them that papers print."""
+    """Which phases is an epoch made of?"""
 
     name = "breakdown"
     title = "Time breakdown"
-    question = "Which phases is an epoch made of?"
     place = 40
 
     def table(self) -> Table | None:
-        """Return seconds per epoch in each phase, a row a method and number of parts; None if there are no phases."""
         section = self.section
         phases = components(section, "phase")
         size, unit = time_unit(largest_total(phases))
@@ -34,27 +32,19 @@ class BreakdownView(ReportView):
             phases,
             size,
             f"Time breakdown ({unit} per epoch)",
-            "Mean over epochs after warm-up of the time that the slowest rank (largest median epoch time) spent in "
-            "each phase, then mean over seeds. Phases exclude one another, “other” is what none of them covers, so "
-            "that Total is that rank's mean epoch; it may differ from the median of the epoch-time table. "
-            f"{_barriers(section)} Phases without any time are left out.",
+            prose("breakdown.table", barriers=_barriers(section)),
         )
 
     def figure(self) -> Figure | None:
-        """Return stacked bars of the phases of an epoch: seconds, and below them shares."""
         section = self.section
         if not (phases := components(section, "phase")):
             return None
         size, unit = time_unit(largest_total(phases))
-        caption = (
-            "The phases of the table above, stacked; upper row: absolute, each panel with a scale of its own, "
-            "the total next to the bar; lower row: shares of the total."
-        )
+        caption = prose("breakdown.figure")
         title, scale = "Time breakdown of an epoch", (size, f"Time per epoch ({unit})")
         return stacked_bars(section, "breakdown", title, caption, phases, PHASES, scale)
 
     def details(self) -> dict[str, Table | None]:
-        """See `ReportView`."""
         return {"sums": sums_table(self.section)}
 
 
@@ -67,11 +57,7 @@ def _barriers(section: Section) -> str:
     if len(known):
         low, high = f"{known.min():+.1f} %", f"{known.max():+.1f} %"
         cost = f"; the barriers change its median by {low if low == high else f'{low} to {high}'}"
-    return (
-        "With timing: breakdown every second epoch has barriers, which separate waiting for slower ranks (wait) "
-        "from transfers (comm, reduce): phases are means over the epochs with barriers, epoch time is of "
-        f"those without{cost}."
-    )
+    return prose("breakdown.barriers", cost=cost)
 
 
 def sums_table(section: Section) -> Table | None:
@@ -83,17 +69,15 @@ def sums_table(section: Section) -> Table | None:
         components(section, "sum"),
         size,
         f"Compute, communication, wait and reduce ({unit} per epoch)",
-        "The phases of the time breakdown added up as BNS-GCN and later papers report them: "
-        f"{'; '.join(parts)}. Sums without any time are left out.",
+        prose("breakdown.sums", sums="; ".join(parts)),
     )
 
 
 class SweptBreakdownView(BreakdownView):
-    """The phases of an epoch for each value of a setting."""
+    """Which phases does a setting change?"""
 
     name = "swept-breakdown"
     anchor = "breakdown"
-    question = "Which phases does a setting change?"
     place = 20
     of = "sweep"
 
@@ -101,7 +85,6 @@ class SweptBreakdownView(BreakdownView):
         super().__init__(swept.unfolded())
 
     def details(self) -> dict[str, Table | None]:
-        """Leave out the sums."""
         return {}
 
 
@@ -109,15 +92,13 @@ Points = dict[tuple[Variant, int, float], Stat]
 
 
 class StepView(SweptView):
-    """A step against a swept setting: its time, what that is made of, and the nodes of its layers."""
+    """What does a setting do to the time of a step?"""
 
     name = "step"
     title = "Time of a step"
-    question = "What does a setting do to the time of a step?"
     place = 10
 
     def table(self) -> Table | None:
-        """Return the time of a step, relative to the first value's, and the share of it that goes into sampling."""
         swept = self.swept
         times = swept.values_of("step_time_s")
         if not times:
@@ -148,15 +129,13 @@ class StepView(SweptView):
         )
         return Table(
             f"Time of a step by {name}",
-            "Epoch time / steps, of each trial the median over its epochs, mean over seeds. "
-            f"{rule}. Sampling: phase “sample” / all phases.{short}",
+            prose("step.table", rule=rule, short=short),
             "Method",
             tuple(Group(title, heads) for title in titles),
             by_parts(swept.section, cells),
         )
 
     def figure(self) -> Figure | None:
-        """Return the time of a step, and below it that time relative to the first value's, against the setting."""
         swept = self.swept
         section, times = swept.section, swept.values_of("step_time_s")
         if not times:
@@ -184,7 +163,6 @@ class StepView(SweptView):
         return make_figure(section, "step", f"Time of a step and {name}", caption, charts, 6.6)
 
     def details(self) -> dict[str, Table | None]:
-        """See `ReportView`."""
         return {"phases": phase_table(self.swept)}
 
 
@@ -223,8 +201,7 @@ def phase_table(swept: Swept) -> Table | None:
                 rows += [Row(label, tuple(shown), variant)] if any(own) and any(base) else []
     return Table(
         "Speed-up of phases",
-        f"Seconds of the phase with {swept.axis.name} = {show_value(swept.values[0])} / with more, means "
-        "over epochs and seeds; where an epoch has equally many steps, this is that of a step.",
+        prose("step.phases", name=swept.axis.name, first=show_value(swept.values[0])),
         "Method",
         (Group("", (*columns, "Total")),),
         tuple(rows),

@@ -9,25 +9,22 @@ from harness.report.sections import Section
 from harness.report.table import Table, column, grid, seeds_note
 from harness.report.values import values_of
 from harness.report.variants import Variant
-from harness.report.views import ReportView
+from harness.report.views import ReportView, prose
 from harness.results.stats import byte_unit
 
 
 class AccuracyView(ReportView):
-    """What score each method reaches."""
+    """Which method reaches the best score?"""
 
     name = "accuracy"
     title = "Accuracy"
-    question = "Which method reaches the best score?"
     place = 10
 
     @property
     def heading(self) -> str:
-        """The name of the score."""
         return self.section.score
 
     def table(self) -> Table | None:
-        """Return test score at the best validation, and that validation score, by parts; None if nothing was scored."""
         section = self.section
         test, val = (values_of(section, column) for column in ("test_at_best_val", "best_val"))
         if not (test or val) and len(section.ok):
@@ -39,10 +36,7 @@ class AccuracyView(ReportView):
         what = "Test score at the epoch of the best validation score, and that validation score"
         if sampled := values_of(section, "sampled_test_at_best_val"):
             columns["Test, sampled (%)"] = column(section, sampled, None, highest=True, usual=test | val)
-            what += (
-                ", both with all neighbours; sampled: the test score of that epoch by the method's own sampler, "
-                "where it has one and was asked to (train.sampled_eval)"
-            )
+            what += prose("accuracy.sampled")
         return grid(
             section,
             f"{section.score} by method and number of parts P",
@@ -88,11 +82,10 @@ def hit_curve(section: Section, variant: Variant, parts: int) -> pd.Series[float
 
 
 class ConvergenceView(ReportView):
-    """Validation score against epochs, training time and bytes."""
+    """How does the score rise with epochs, time and bytes?"""
 
     name = "convergence"
     title = "Convergence"
-    question = "How does the score rise with epochs, time and bytes?"
     place = 160
 
     def figure(self) -> Figure | None:
@@ -114,12 +107,7 @@ class ConvergenceView(ReportView):
             data = tidy((v, parts, _columns(curve, x.column, size)) for (v, parts), curve in drawn.items())
             layer = Layer(data, "line", ("low_percent", "high_percent"), band=True, exported=x.column == "epoch")
             charts.append(Chart((layer,), x, y))
-        caption = (
-            "Validation score at each evaluation, against epochs, against training time (the sum of the slowest rank's "
-            "epoch times so far, warm-up included, evaluation and set-up excluded) and against the bytes that all "
-            "ranks have sent each other so far, where there are any. Line: mean over seeds, as far as all of them ran; "
-            "band: lowest to highest seed; markers at some of the evaluations."
-        )
+        caption = prose("convergence.figure")
         height = 3.3 * len(charts)
         return make_figure(section, "convergence", "Convergence", caption + cut, charts, height, share=("row", "all"))
 

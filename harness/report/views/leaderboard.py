@@ -9,7 +9,7 @@ from harness.report.figure import Figure, make_figure
 from harness.report.table import Cell, Group, Row, Table, heading, mark_best, missing, scale_of
 from harness.report.values import Comparison, by_seed, counted_units, values_of
 from harness.report.variants import Variant
-from harness.report.views import ReportView
+from harness.report.views import ReportView, prose
 from harness.report.views.answer import AnswerView
 from harness.report.views.pareto import FRONT, cost_chart, costs, fronts
 from harness.results.contrast import mean_reach
@@ -23,17 +23,15 @@ COLUMNS = (
 
 
 class LeaderboardView(ReportView):
-    """Which method to use: time, score, bytes, memory and energy of every method, side by side."""
+    """Which method should be used, by its time, score, bytes, memory and energy?"""
 
     name = "leaderboard"
     title = "Leaderboard"
-    question = "Which method should be used, by its time, score, bytes, memory and energy?"
     place = 2
     first = True
     chart = True
 
     def table(self) -> Table | None:
-        """Return a row a method at the number of parts that methods are compared at; None without two methods."""
         section, parts = self.section, self.section.compared_parts
         if parts is None:
             return None
@@ -52,15 +50,10 @@ class LeaderboardView(ReportView):
         counts = [len(section.select(v, parts)) for v in section.tried(parts)]
         least, most = min(filter(None, counts), default=0), max(counts)
         seeds = counted_units(most, "seed") if least == most else f"{least} to {most} seeds"
-        caption = (
-            f"P = {parts}, {seeds}. ±: the 95 % interval of the mean over seeds. Bold: the best, and all that are not "
-            "significantly different from it; no bold where that is everybody. Sent by all ranks; memory of the rank "
-            "that has most."
-        )
+        caption = prose("leaderboard.table", parts=parts, seeds=seeds)
         return Table(f"Leaderboard, {section.title}", caption, "Method", (Group("", tuple(columns)),), tuple(rows))
 
     def figure(self) -> Figure | None:
-        """Return the test score against the training time; None where one of them is not known of two methods."""
         section, parts = self.section, self.section.compared_parts
         score = values_of(section, "test_at_best_val")
         timed = {cost: own for cost, own in costs(section).items() if cost.metric.name == "epoch_time_s"}
@@ -72,10 +65,7 @@ class LeaderboardView(ReportView):
             return None
         best = fronts(section, {cost: amounts}, score)[cost, parts]
         chart = cost_chart(section, parts, cost, amounts, score, best)
-        caption = (
-            "Mean over seeds, whisker: ± sample standard deviation; time of the whole training, evaluations left out. "
-            "Filled and joined by the dashed line: no other method reaches as much in less. Up and left is better."
-        )
+        caption = prose("leaderboard.figure")
         return make_figure(section, "leaderboard", "Test score and training time", caption, [chart], 3.4, keys=FRONT)
 
     @cached_property

@@ -15,7 +15,7 @@ from harness.report.sections import Section
 from harness.report.sweeps import sweep
 from harness.report.table import Cell, Group, Key, Row, Table, number_cells, variants_table
 from harness.report.values import values_of
-from harness.report.views import NetworksView, ReportView
+from harness.report.views import NetworksView, ReportView, prose
 from harness.results.projection import LOOPBACK, project
 from harness.results.stats import decimals, significant, time_unit
 from harness.suite.sections import UNLIMITED, latency_text, rate_text
@@ -25,15 +25,13 @@ BEYOND = 3.0  # a line goes on to this many times the largest rate; what has no 
 
 
 class NetworkRateView(NetworksView):
-    """Epoch time against the network: trials that differ in their network only, and the projection over them."""
+    """What does an epoch take on another network, measured and projected?"""
 
     name = "rate"
     title = "Network"
-    question = "What does an epoch take on another network, measured and projected?"
     place = 10
 
     def table(self) -> Table:
-        """Return measured and projected epoch time and the error: a row a variant, number of parts and network."""
         section, frame = self.section, self.networks.frame
         rows = []
         for variant in section.variants:
@@ -49,16 +47,13 @@ class NetworkRateView(NetworksView):
                 rows.append(Row(variant.label, cells, variant, int(cell["parts"].iloc[0]), str(network)))
         return Table(
             "Epoch time by network, measured and projected",
-            "Measured: seconds an epoch, the median after warm-up of the slowest rank's. Projected: from the "
-            "trial marked “base”, the same on a faster network, by the alpha-beta model of `harness project`. "
-            "Error: projected / measured - 1. Means over seeds; of the errors the largest.",
+            prose("rate.table"),
             "Method",
             (Group("", ("P", "Network", "Measured (s)", "Projected (s)", "Error (%)")),),
             tuple(rows),
         )
 
     def figure(self) -> Figure | None:
-        """Return epoch time against rate, a panel a number of parts and kind of network; None without any rate."""
         section, frame = self.section, self.networks.frame
         limited = frame[np.isfinite(frame["rate_bits_s"])]
         panels = sorted(set(limited[["parts", "latency_s", "ranks_per_host"]].itertuples(index=False, name=None)))
@@ -86,12 +81,7 @@ class NetworkRateView(NetworksView):
             )
         unshaped = not np.isfinite(frame.loc[frame["trial"] == frame["base"], "rate_bits_s"]).any()
         source = f"projected from the {'unshaped' if unshaped else 'fastest'} trial (alpha-beta model)"
-        caption = (
-            "Points: measured, mean over seeds; whisker: from the lowest to the highest end of the seeds' 95 % "
-            f"intervals. Lines: {source}: its compute as measured, its bytes over a link of that rate; of a model, not "
-            "measured. Both axes are logarithmic; to the right of the dotted line are networks without a limit. "
-            "Lower is better."
-        )
+        caption = prose("rate.figure", source=source)
         keys = {f"line: {source}; point: measured": Style("#666666", "", "-")}
         title = "Epoch time and network"
         return make_figure(section, "rate", title, caption, [charts], 4.4, keys=keys, share=("none", "all"))
@@ -150,15 +140,13 @@ SAME = 1e-6  # relative; busy and exposed time of exchanges that are waited for 
 
 
 class OverlapView(ReportView):
-    """Transfers that overlap with the training: how much of them is hidden, and the effect of staleness."""
+    """What of the transfers is hidden behind the training?"""
 
     name = "overlap"
     title = "Overlapped communication"
-    question = "What of the transfers is hidden behind the training?"
     place = 50
 
     def table(self) -> Table | None:
-        """Return transfers under way and the time the trainer waited for them; None if none overlapped."""
         section = self.section
         busy, exposed = (values_of(section, f"comm_{name}_s") for name in ("busy", "exposed"))
         shown = [key for key in busy if key in exposed and key[1] > 1 and busy[key].mean]
@@ -171,10 +159,7 @@ class OverlapView(ReportView):
         return variants_table(
             section,
             f"Overlapped communication ({unit} per epoch)",
-            "Busy: time with transfers under way; exposed: time in which the trainer waited for them (phase "
-            "comm); hidden: busy - exposed, at least 0. A method that waits for each exchange exposes all of it; "
-            "one that lets them run during the training hides them behind its compute (the sum above), wait and "
-            "reduce. Of the slowest rank and the same epochs as the phases, mean over seeds.",
+            prose("overlap.table"),
             {
                 "Compute": number_cells(values_of(section, "sum_compute_s"), size, places),
                 "Busy": number_cells(busy, size, places),
@@ -219,11 +204,7 @@ class OverlapView(ReportView):
             ]
             dash = "network" if several else ""
             charts.append(Chart((Layer(tidy(rows)),), x, replace(y, zero=True), dash=dash))
-        caption = (
-            "Methods that differ in their staleness alone: tau = 0 waits for every exchange, tau > 0 reads "
-            "what was sent tau epochs ago. Above: epoch time; below: the share of the time with transfers "
-            "under way in which the trainer waited for them. Means over seeds. Lower is better."
-        )
+        caption = prose("overlap.figure")
         title, share = "Epoch time and staleness", ("all", "row")
         return make_figure(section, "staleness", title, caption, charts, 5.6, series=swept, share=share)
 
@@ -237,15 +218,13 @@ def _of_network(section: Section, name: str) -> tuple[dict[Key, float], dict[Key
 
 
 class StalenessView(NetworksView):
-    """Epoch time against the staleness, on several networks."""
+    """What does staleness do for the epoch time on slower networks?"""
 
     name = "staleness"
     title = "Staleness"
-    question = "What does staleness do for the epoch time on slower networks?"
     place = 20
 
     def figure(self) -> Figure | None:
-        """See `OverlapView.figure`."""
         named = self.networks.frame.set_index("trial")["network"]
         frame = self.section.frame.assign(network=self.section.frame["trial"].map(named))
         return OverlapView(replace(self.section, frame=frame[frame["network"].notna()])).figure()

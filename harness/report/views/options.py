@@ -15,7 +15,7 @@ from harness.report.sweeps import Line, sweep
 from harness.report.table import Cell, Group, Row, Table, heading, metrics_table, missing, scale_of
 from harness.report.values import Values, values_of
 from harness.report.variants import Variant
-from harness.report.views import VIEWS, ReportView
+from harness.report.views import VIEWS, ReportView, prose
 from harness.results.stats import common_places, percent, scaled, show_value, significant
 from harness.results.tuned import TunedMethod
 
@@ -47,15 +47,13 @@ def _values(section: Section, swept: dict[str, list[Line]]) -> dict[Metric, Valu
 
 
 class OptionsView(ReportView):
-    """A method's options swept: what each value of a rate, a staleness or a D costs and reaches."""
+    """What does each value of a method's option cost and reach?"""
 
     name = "options"
     title = "Options swept"
-    question = "What does each value of a method's option cost and reach?"
     place = 190
 
     def table(self) -> Table | None:
-        """Return a row a value of each swept option and number of parts; None where no option was swept."""
         section = self.section
         swept = swept_options(section)
         values = _values(section, swept)
@@ -79,16 +77,13 @@ class OptionsView(ReportView):
                 rows.append(Row(f"{name} = {show_value(value)}", tuple(cells), variant))
         return Table(
             "Options that were swept",
-            "Variants of a method that differ in one numeric option alone, by its value; score, epoch time, bytes sent "
-            "in an epoch (all ranks), peak memory of a rank and what methods declare as better or worse as in their "
-            "own tables. Mean ± sample standard deviation over seeds.",
+            prose("options.table"),
             "Value",
             (Group("", tuple(heading(metric, unit) for metric, (_, unit) in scales.items())),),
             tuple(rows),
         )
 
     def figure(self) -> Figure | None:
-        """Return score, epoch time, bytes and memory against each swept option, a row an option."""
         section = self.section
         swept = swept_options(section)
         values = _values(section, swept)
@@ -102,11 +97,7 @@ class OptionsView(ReportView):
             for name, drawn in found.items()
         ]
         series = [_named(name, line) for name, own in found.items() for line, _ in own]
-        caption = (
-            "The numbers of the table above against each option's value, means over seeds; a line joins what "
-            "differs in that option alone, in the colour of its lowest value"
-            + ("; dashes distinguish numbers of parts." if several else ".")
-        )
+        caption = prose("options.figure") + ("; dashes distinguish numbers of parts." if several else ".")
         height = 0.8 + 2.5 * len(rows)
         return make_figure(section, "options", "Options that were swept", caption, rows, height, series=series)
 
@@ -154,15 +145,13 @@ def _chart(name: str, metric: Metric, found: Values, drawn: Sequence[tuple[Line,
 
 
 class OwnMetricsView(ReportView):
-    """Metrics that methods declare and no other view shows."""
+    """What do methods report besides what the other views show?"""
 
     name = "own-metrics"
     title = "Methods' own metrics"
-    question = "What do methods report besides what the other views show?"
     place = 210
 
     def table(self) -> Table | None:
-        """Return a column a metric, as it was declared when the trials ran."""
         elsewhere = [pattern for view in map(VIEWS.load, VIEWS.names()) for pattern in view.shows]
         declared = [name for name, metric in self.section.declared.items() if metric.value == "number"]
         names = [
@@ -183,11 +172,10 @@ def _like(name: str, patterns: Sequence[str]) -> bool:
 
 
 class TuningView(ReportView):
-    """What it took to find the methods' settings, and what there was to find."""
+    """What did it cost to find each method's settings, how much was there to gain, and is it easy to find?"""
 
     name = "tuning"
     title = "Tuning"
-    question = "What did it cost to find each method's settings, how much was there to gain, and is it easy to find?"
     place = 6
 
     @cached_property
@@ -198,7 +186,6 @@ class TuningView(ReportView):
         return {variant: of[variant.method] for variant in self.section.variants if variant.method in of}
 
     def table(self) -> Table | None:
-        """Return the cost, the scores and the chosen settings of each search; None if there are none."""
         if not self.tuned:
             return None
         targets = {each.target for each in self.tuned.values()} - {None}
@@ -208,11 +195,7 @@ class TuningView(ReportView):
         target = f" Target: {100 * max(t for t in targets if t is not None):.1f} %." if targets else ""
         return Table(
             "Search of the settings",
-            "Of one search of each method with the same budget: trials, hours of them from start to end, training "
-            f"seconds among these; how many of the drawn settings reach the target; best validation "
-            f"{self.section.metric} within the budget of the suite's own settings (mean over studies), of the median "
-            "of those drawn, a failed trial's 0, and of the best (Probst et al., JMLR 2019: best less own is what "
-            f"tuning gains); and what was chosen, trained again with fresh seeds for all other tables.{target}",
+            prose("tuning.table", metric=self.section.metric, target=target),
             "Method",
             (Group("", tuple(heads)),),
             tuple(Row(v.label, tuple(self._cells(each, bool(targets))), v) for v, each in self.tuned.items()),
@@ -234,7 +217,6 @@ class TuningView(ReportView):
         ]
 
     def figure(self) -> Figure | None:
-        """Return the best validation score that a search of so many trials is expected to come to."""
         section, tuning = self.section, self.section.tuning
         if tuning is None:
             return None
@@ -253,10 +235,7 @@ class TuningView(ReportView):
             if tuning.sampler == "tpe"
             else "best of so many draws from all drawn settings' scores (Dodge et al., EMNLP 2019, Eq. 4)"
         )
-        caption = (
-            f"Expected best validation {section.metric} of a search of so many trials: {how}; failed trials count as "
-            "0. A line that is high at once needs no search; one that still rises had too small a budget."
-        )
+        caption = prose("tuning.figure", metric=section.metric, how=how)
         return make_figure(section, "tuning", "What tuning gains", caption, [chart], 3.6, share=("none", "all"))
 
 

@@ -13,7 +13,7 @@ from harness.report.sections import Section
 from harness.report.table import Cell, Table, scale_of, variants_table
 from harness.report.values import Values, values_of
 from harness.report.variants import Variant
-from harness.report.views import ReportView
+from harness.report.views import ReportView, prose
 from harness.results.stats import Stat, common_places, percent
 
 
@@ -64,15 +64,13 @@ def front(scores: Mapping[Variant, float], amounts: Mapping[Variant, float]) -> 
 
 
 class ParetoView(ReportView):
-    """What the whole training of a method costs, and who has no better one for its score: the Pareto front."""
+    """Which methods reach most for the time, bytes, memory and energy of the whole training?"""
 
     name = "pareto"
     title = "Accuracy and cost"
-    question = "Which methods reach most for the time, bytes, memory and energy of the whole training?"
     place = 180
 
     def table(self) -> Table | None:
-        """Return test score, the costs of the whole training, and the fronts of each method; None without scores."""
         section = self.section
         found, score = costs(section), values_of(section, "test_at_best_val")
         if not found or not score:
@@ -92,19 +90,10 @@ class ParetoView(ReportView):
             for v, parts in score
         }
         return variants_table(
-            section,
-            "Accuracy and cost",
-            "Of the whole training, means over seeds: time = epochs × epoch time, bytes between all ranks and "
-            "energy likewise; peak memory of the rank that has most. On the front of a cost: no other method "
-            f"at that P reaches as much for less, or more for as much; “{NOTHING}”: for every cost there is a "
-            "better one. The means decide, however close: see the deviations.",
-            columns,
-            score,
-            absent=Cell(),
+            section, "Accuracy and cost", prose("pareto.table", nothing=NOTHING), columns, score, absent=Cell()
         )
 
     def figure(self) -> Figure | None:
-        """Return the test score against each cost, a row a number of parts; None without scores."""
         section = self.section
         found, score = costs(section), values_of(section, "test_at_best_val")
         on_front = {key: own for key, own in fronts(section, found, score).items() if own}
@@ -120,11 +109,7 @@ class ParetoView(ReportView):
             ]
             for parts in sorted({parts for _, parts in on_front})
         ]
-        caption = (
-            "Each method by what its whole training costs and what it reaches: the numbers of the table above, "
-            "mean over seeds, whisker: ± sample standard deviation. Filled and joined by the dashed line: no "
-            "other method reaches as much for less. Up and left is better."
-        )
+        caption = prose("pareto.figure")
         height = 0.9 + 2.7 * len(rows)
         return make_figure(
             section, "pareto", "Accuracy and cost", caption, rows, height, keys=FRONT, share=("none", "row")

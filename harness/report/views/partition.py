@@ -14,19 +14,17 @@ from harness.report.figure import DASHED, Axis, Chart, Figure, Guide, Layer, mak
 from harness.report.palette import Style
 from harness.report.sections import Section
 from harness.report.table import Cell, Group, Row, Table, parts_heading
-from harness.report.views import ReportView
+from harness.report.views import ReportView, prose
 
 
 class PartitionView(ReportView):
-    """What each part of a partition holds."""
+    """What does each part hold?"""
 
     name = "partition"
     title = "Partition"
-    question = "What does each part hold?"
     place = 200
 
     def table(self) -> Table:
-        """Return inner and boundary nodes of the partitions (BNS-GCN, Table 1)."""
         section = self.section
         rows = []
         for parts in section.parts:
@@ -35,31 +33,18 @@ class PartitionView(ReportView):
             ratio = (frame["boundary_nodes"] / frame["inner_nodes"]).dropna()
             shown = Cell(f"{ratio.mean():.2f}") if len(ratio) else Cell()
             rows.append(Row(f"P = {parts}", (inner, boundary, shown), parts=parts))
-        return Table(
-            "Partition",
-            "Nodes of the training graph summed over ranks. A boundary node is counted once for each rank that "
-            "has an edge from it, so their number is the communication volume of one exchange, in rows.",
-            "Parts",
-            (Group("", HEADS),),
-            tuple(rows),
-        )
+        return Table("Partition", prose("partition.table"), "Parts", (Group("", HEADS),), tuple(rows))
 
     def figure(self) -> Figure | None:
-        """Return inner and boundary nodes of each part; of many parts how often each ratio is there."""
         section = self.section
         found = sizes(section)
         if not found:
             return None
         charts = [(_bars if parts <= LISTED else _ratios)(parts, own) for parts, own in found.items()]
-        caption = (
-            f"Nodes of each part, as in the table below; of more than {LISTED} parts how many have which ratio "
-            "of boundary to inner nodes, and their mean (dashed). Smaller boundaries are better: they are what "
-            "has to be fetched and kept."
-        )
+        caption = prose("partition.figure", listed=LISTED)
         return make_figure(section, "partition", "Inner and boundary nodes", caption, [charts], 3.4, series=KINDS)
 
     def details(self) -> dict[str, Table | None]:
-        """See `ReportView`."""
         return {"parts": parts_table(self.section)}
 
 
@@ -119,9 +104,7 @@ def parts_table(section: Section) -> Table | None:
         ]
     return Table(
         "Inner and boundary nodes of each part",
-        "Of the graph that is trained on; a boundary node is counted in each part that has an edge from it. The part "
-        "with the highest ratio holds most rows of others besides its own, and sets the memory that every rank needs. "
-        f"Where seeds have partitions of their own: means. More parts than {LISTED} are not listed.",
+        prose("partition.parts", listed=LISTED),
         "Part",
         (Group("", HEADS),),
         tuple(rows),

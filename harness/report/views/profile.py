@@ -9,18 +9,17 @@ from harness.report.figure import Axis, Chart, Figure, Layer, lines, make_figure
 from harness.report.sections import Section
 from harness.report.table import Cell, Group, Row, Table, bold_best
 from harness.report.variants import Variant
-from harness.report.views import WorkloadsView
+from harness.report.views import WorkloadsView, prose
 from harness.report.views.answer import AnswerView
 from harness.report.views.targets import NEVER
 from harness.results.censored import R_MAX, Profile, profiles
 
 
 class ProfileView(WorkloadsView):
-    """Which method reaches its target fastest over all data sets, and whether that depends on one of them."""
+    """Which method reaches its target fastest over all data sets, and does that depend on one of them?"""
 
     name = "profile"
     title = "Over all data sets"
-    question = "Which method reaches its target fastest over all data sets, and does that depend on one of them?"
     place = 1
     first = True
 
@@ -47,7 +46,6 @@ class ProfileView(WorkloadsView):
         return profiles(self.medians)
 
     def table(self) -> Table | None:
-        """Return each method's score, its range without one data set, and its times on each; None if none."""
         names = list(dict.fromkeys(name for own in self.medians.values() for name in own))
         best = {
             name: min((t for own in self.medians.values() if (t := own.get(name)) is not None), default=None)
@@ -79,12 +77,7 @@ class ProfileView(WorkloadsView):
         ]
         return Table(
             "Fastest to target over all data sets",
-            f"Score: the performance profile (share of data sets on which a method takes at most τ times as long as "
-            f"the fastest, by median time to the target; Dolan and Moré, 2002), its mean for τ from 1 to {R_MAX:g}: 1 "
-            f"where it is the fastest everywhere, 0 where it nowhere arrives within {R_MAX:g} times the fastest's time "
-            "(AlgoPerf, Dahl et al., 2023). Without one: the lowest and the highest score when any one data set is "
-            "left out; where these overlap between methods, their order depends on the choice of data. Then the "
-            "median time on each, relative to the fastest's; each data set's own table has the intervals.",
+            prose("profile.table", r_max=R_MAX),
             "Method",
             (
                 Group("", ("Score", "Without one")),
@@ -95,7 +88,6 @@ class ProfileView(WorkloadsView):
         )
 
     def figure(self) -> Figure | None:
-        """Return the performance profiles."""
         found: dict[tuple[Variant, None], dict[float, float]] = {}
         for name, own in self.profiles.items():
             if own.taus:
@@ -106,10 +98,7 @@ class ProfileView(WorkloadsView):
             return None
         x = Axis("tau", "τ: time relative to the fastest's", low=0.97, high=R_MAX)
         y = Axis("data_sets_percent", "Data sets with the target within τ (%)", zero=True, high=105)
-        caption = (
-            "Share of data sets on which a method has reached the target within τ times the fastest method's median "
-            "time. Up and to the left is better: where a line begins is how often it is the fastest."
-        )
+        caption = prose("profile.figure")
         chart = Chart((Layer(lines(found, x, y), "steps"),), x, y, "")
         series = [variant for variant, _ in found]
         return make_figure(self.section, "profile", "Fastest to target", caption, [chart], 3.4, series=series)

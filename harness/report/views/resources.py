@@ -19,7 +19,7 @@ from harness.report.table import (
     seeds_note,
 )
 from harness.report.values import components, largest_total, values_of
-from harness.report.views import ReportView
+from harness.report.views import ReportView, prose
 from harness.results.stats import byte_unit, join_unique
 
 CPU_USE = ("cpu_utilisation", "energy_cpu_j")
@@ -27,36 +27,21 @@ GPU_USE = ("gpu_utilisation", "gpu_clock_mhz", "gpu_slowed_share", "gpu_power_w"
 
 
 class UseView(ReportView):
-    """What a rank uses: processors, GPU, energy."""
+    """How busy are processors and GPUs, and what energy does an epoch take?"""
 
     name = "use"
     title = "Utilisation and energy"
-    question = "How busy are processors and GPUs, and what energy does an epoch take?"
     place = 150
 
     def table(self) -> Table | None:
-        """Return utilisation, power and energy; None if nothing of it was measured."""
         section = self.section
         columns, gpu = [*CPU_USE], ""
         if section.ok["device"].eq("cuda").any():
             columns += GPU_USE
-            gpu = (
-                " GPU utilisation: share of the time with a kernel running, mean of samples"
-                f"{every(section, 'sample_interval_s')} and of ranks. GPU power (mean of samples) and energy an "
-                "epoch (the driver's counter): sums over GPUs, all users included."
-            )
-        return metrics_table(
-            section,
-            columns,
-            "Utilisation and energy",
-            "Means over the epochs that epoch time is of, then over seeds. CPU: cores that a rank keeps busy "
-            "(CPU seconds of all its threads, those of background threads too, / seconds), mean over ranks; a core "
-            "is the 100 % of papers. Memory: see the tables of memory. CPU energy: joules an epoch of all "
-            f"processor packages, all users included.{gpu}",
-        )
+            gpu = " " + prose("use.gpu", every=every(section, "sample_interval_s"))
+        return metrics_table(section, columns, "Utilisation and energy", prose("use.table", gpu=gpu))
 
     def figure(self) -> Figure | None:
-        """Return what was measured of utilisation, power and energy, a row each; None if nothing was."""
         section = self.section
         shown = []
         for name in CPU_USE + GPU_USE:
@@ -83,15 +68,13 @@ WITHOUT_BASE = "without what interpreter and libraries held before any data was 
 
 
 class MemoryView(ReportView):
-    """Peak memory of a rank, by each source that measured it, and by the memory model."""
+    """How much memory does a rank need, and what for?"""
 
     name = "memory"
     title = "Memory"
-    question = "How much memory does a rank need, and what for?"
     place = 140
 
     def table(self) -> Table:
-        """Return peak memory and its ratio to the baseline's, method by parts."""
         section = self.section
         peaks = values_of(section, "peak_memory_bytes")
         size, unit = byte_unit(max((s.mean for s in peaks.values()), default=None))
@@ -109,13 +92,11 @@ class MemoryView(ReportView):
         return grid(
             section,
             "Peak memory of a rank",
-            f"Largest of the ranks over the whole trial; 1 {unit} = {size:,.0f} bytes. Source: {source}. "
-            f"{seeds_note(peaks)}{rule} Bold: smallest of the column, underlined: second smallest.",
+            prose("memory.table", unit=unit, size=size, source=source, seeds_note=seeds_note(peaks), rule=rule),
             columns,
         )
 
     def figure(self) -> Figure | None:
-        """Return peak memory, and below it how much less it is than the baseline's, grouped by number of parts."""
         section = self.section
         above = values_of(section, ABOVE)
         peaks = above or values_of(section, "peak_memory_bytes")
@@ -133,7 +114,6 @@ class MemoryView(ReportView):
         return grouped_bars(section, "memory", "Peak memory", caption, shown)
 
     def details(self) -> dict[str, Table | None]:
-        """See `ReportView`."""
         return {"memory_sources": memory_sources_table(self.section), "memory_model": memory_model_table(self.section)}
 
 
@@ -146,10 +126,7 @@ def memory_sources_table(section: Section) -> Table | None:
     sources, gpu = [*CPU_MEMORY], ""
     if section.ok["device"].eq("cuda").any():
         sources += GPU_MEMORY
-        gpu = (
-            "NVML: what the driver says the process holds on the GPU, CUDA's context included, the largest of "
-            f"samples{every(section, 'sample_interval_s')}. CUDA allocator: torch's max_memory_allocated. "
-        )
+        gpu = prose("memory.gpu", every=every(section, "sample_interval_s")) + " "
     columns = [*sources, "memory_model_bytes"]
     peaks = [stat.mean for name in columns for stat in values_of(section, name).values()]
     size, unit = byte_unit(max(peaks, default=None))
@@ -157,11 +134,7 @@ def memory_sources_table(section: Section) -> Table | None:
         section,
         columns,
         f"Peak memory of a rank by source, and the memory model ({unit})",
-        f"Largest of the ranks, mean over seeds; 1 {unit} = {size:,.0f} bytes. RSS: the kernel's peak of "
-        "the resident set. PSS: the same with shared pages divided among the processes that share them, "
-        f"largest of samples{every(section, 'pss_interval_s')}. {gpu}Memory model: what tensors "
-        "need by the method's memory model, components below; it leaves out the interpreter, its libraries "
-        "and mapped files, which RSS and PSS hold.",
+        prose("memory.sources", unit=unit, size=size, every=every(section, "pss_interval_s"), gpu=gpu),
         (size, unit),
     )
 
@@ -171,12 +144,5 @@ def memory_model_table(section: Section) -> Table | None:
     model = components(section, "model")
     size, unit = byte_unit(largest_total(model))
     return components_table(
-        section,
-        model,
-        size,
-        f"Memory model ({unit})",
-        "What the rank that needs most needs by the method's memory model, by component; mean over seeds; "
-        f"1 {unit} = {size:,.0f} bytes. “none”: the method has no such component. A component that corrects "
-        "another, as one next to Eq. 3 (of BNS-GCN) does, can be negative.",
-        absent=Cell("none"),
+        section, model, size, f"Memory model ({unit})", prose("memory.model", unit=unit, size=size), absent=Cell("none")
     )

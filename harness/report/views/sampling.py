@@ -9,7 +9,7 @@ from harness.report.sections import Section
 from harness.report.sweeps import sweep
 from harness.report.table import Cell, Key, Table, number_cells, variants_table
 from harness.report.values import Values, values_of
-from harness.report.views import ReportView
+from harness.report.views import ReportView, prose
 from harness.report.views.convergence import hit_curve
 from harness.report.views.pareto import score_columns
 from harness.results.stats import Stat, byte_unit, common_places, percent
@@ -38,16 +38,14 @@ def full_of(section: Section, values: Values, parts: int) -> Stat | None:
 
 
 class SamplingView(ReportView):
-    """What sampling saves: score against bytes."""
+    """What do sampled edges save of the bytes, at what score?"""
 
     name = "sampling"
     title = "What sampling saves"
-    question = "What do sampled edges save of the bytes, at what score?"
     place = 80
     shows = ("stat_kept_boundary", "stat_sampled_boundary", "stat_expected_boundary", "stat_drawn_edges")
 
     def table(self) -> Table | None:
-        """Return edges drawn, boundary rows asked for and bytes sent, by falling bytes; None if no method samples."""
         section = self.section
         sent, score = exchanged(section), values_of(section, "test_at_best_val")
         size, unit = byte_unit(max((stat.mean for stat in sent.values()), default=None))
@@ -60,13 +58,7 @@ class SamplingView(ReportView):
         return variants_table(
             section,
             "What sampling saves",
-            "Of an epoch, all ranks, by falling bytes: neighbouring rows cost the network the "
-            "same. A boundary node is asked for as soon as one of its edges is drawn, so on a dense graph "
-            "drawing a tenth of the edges saves far less than nine tenths of the bytes. Edges drawn: of all; "
-            "boundary rows: asked for in one exchange, and their share of the boundary; predicted: that share by "
-            "the probabilities of the draws; “none”: the method does not report it. Means over the epochs after "
-            "warm-up. Sent: bytes of features, embeddings, their gradients and control (not those of the model, "
-            f"which no sampling saves), mean over all epochs; 1 {unit} = {size:,.0f} bytes. Means over seeds.",
+            prose("sampling.table", unit=unit, size=size),
             {
                 **{head: {key: own.get(key, UNREPORTED) for key in sent} for head, own in shown.items()},
                 f"Sent ({unit})": number_cells(sent, size, places),
@@ -78,15 +70,10 @@ class SamplingView(ReportView):
         )
 
     def figure(self) -> Figure | None:
-        """Return the test score against the bytes of an epoch, a panel a number of parts; None without sampling."""
         section = self.section
         sent = {key: stat for key, stat in exchanged(section).items() if stat.mean > 0}
         size, unit = byte_unit(max((stat.mean for stat in sent.values()), default=None))
-        caption = (
-            "Each method by what it sends in an epoch and what it reaches: the numbers of the table above, "
-            "mean over seeds, whisker: ± sample standard deviation. Up and left is better; points one "
-            "above the other cost the network the same."
-        )
+        caption = prose("sampling.figure")
         label = f"Sent per epoch ({unit})"
         return score_figure(section, "sampling", "Score and bytes", caption, sent, size, label, swept="")
 
@@ -131,16 +118,14 @@ def caching(section: Section) -> Values:
 
 
 class CacheView(ReportView):
-    """What a feature cache saves on top of sampling."""
+    """How often is what is asked for in the cache?"""
 
     name = "cache"
     title = "Feature cache"
-    question = "How often is what is asked for in the cache?"
     place = 110
     shows = ("stat_cached_boundary", "stat_cached_nodes")
 
     def table(self) -> Table | None:
-        """Return the hit rate of the feature cache, and of its first and last epoch; None if nothing is cached."""
         section = self.section
         rates, sent = caching(section), values_of(section, "bytes_feature")
         size, unit = byte_unit(max((sent[key].mean for key in rates if key in sent), default=None))
@@ -148,10 +133,7 @@ class CacheView(ReportView):
         return variants_table(
             section,
             "Feature cache",
-            "Of an epoch, all ranks: boundary rows asked for (of mini-batches: remote nodes read), those of them "
-            "found in the cache, and found / asked for: means over the epochs after warm-up, then over seeds; "
-            "hit rate of the first and of the last epoch, mean over seeds. Features: bytes of input "
-            f"features sent, refills of the cache included, mean over all epochs; 1 {unit} = {size:,.0f} bytes.",
+            prose("cache.table", unit=unit, size=size),
             {
                 "Rows asked for": number_cells(values_of(section, "cache_asked"), places=0),
                 "Found": number_cells(values_of(section, "cache_found"), places=0),
@@ -165,7 +147,6 @@ class CacheView(ReportView):
         )
 
     def figure(self) -> Figure | None:
-        """Return the hit rate against the cache's capacity, where that was swept, else against the epoch."""
         section = self.section
         rates = caching(section)
         swept = sweep(list(dict.fromkeys(variant for variant, _ in rates)), "capacity")
@@ -175,10 +156,7 @@ class CacheView(ReportView):
                 "Hit rate and capacity of the cache",
                 Axis("capacity_percent", "Capacity (% of the boundary)", zero=True),
             )
-            caption = (
-                "The hit rates of the table above, mean over seeds; a line a cache policy, or whatever else the "
-                "methods differ in."
-            )
+            caption = prose("cache.figure")
             data = lines(
                 {
                     (line, parts): {
@@ -196,10 +174,7 @@ class CacheView(ReportView):
                 if len(curve := hit_curve(section, *key))
             }
             title, x = "Hit rate of the cache by epoch", Axis("epoch", "Epoch", whole=True)
-            caption = (
-                "Rows found in the cache / boundary rows asked for, of each epoch, all ranks; mean over seeds, as "
-                "far as all of them ran."
-            )
+            caption = prose("cache.curves")
             data = lines(curves, x, y)
         if data.empty:
             return None

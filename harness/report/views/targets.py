@@ -15,7 +15,7 @@ from harness.report.sections import Section
 from harness.report.table import Cell, Group, Key, Table, bold_best, by_parts
 from harness.report.values import values_of
 from harness.report.variants import Variant
-from harness.report.views import ReportView
+from harness.report.views import ReportView, prose
 from harness.results.stats import Stat, common_places, over_seeds, scaled, time_to_score, time_unit
 
 SHARES = (0.9, 0.95, 0.99)  # of the best score of a section
@@ -83,15 +83,13 @@ def reached(own: Sequence[pd.DataFrame], target: float) -> Reached:
 
 
 class TargetsView(ReportView):
-    """When a method first reaches a score: its time and epochs."""
+    """How long does a method train until it reaches a score?"""
 
     name = "targets"
     title = "Time to accuracy"
-    question = "How long does a method train until it reaches a score?"
     place = 170
 
     def table(self) -> Table | None:
-        """Return training time and epochs until each target was first reached; None if nothing was scored."""
         section = self.section
         scores, found = targets(section), scored_trials(section)
         if not scores or not found:
@@ -104,21 +102,13 @@ class TargetsView(ReportView):
         headings = f"Time ({unit})", "With set-up", "Epochs"
         return Table(
             "Time to accuracy",
-            f"Training time ({unit}; slowest rank of each epoch, warm-up included, evaluation and set-up not), the "
-            "same with the set-up before it (what that found ready-made, such as the partition, counts as much as "
-            "its making took; compilation is in neither), and epochs until the validation "
-            f"{section.metric} was first as high as the heading. A target that is met between two evaluations counts "
-            "from the later. Mean ± sample standard deviation over the seeds that reach it; where not all do, their "
-            "number is next to it and the mean is of those. Headings: 90, 95 and 99 % of the best mean score of "
-            "this section, and the target of the suite, if it has one. Bold: fastest at that P, of those that all "
-            "seeds reach.",
+            prose("targets.table", unit=unit, metric=section.metric),
             "Method",
             tuple(Group(f"{100 * score:.1f} %", headings) for score in scores),
             by_parts(section, lambda variant, parts: shown.get((variant, parts), ())),
         )
 
     def figure(self) -> Figure | None:
-        """Return the training time against the score to be reached, a panel a number of parts."""
         section, best = self.section, best_score(self.section)
         drawn: dict[Key, dict[float, float]] = {}
         for key, own in scored_trials(section).items():
@@ -134,10 +124,7 @@ class TargetsView(ReportView):
         scaled_lines = {key: {100 * score: time / size for score, time in own.items()} for key, own in drawn.items()}
         dotted = Guide(x=[100 * score for score in targets(section)], dash=DOTTED)
         chart = Chart((Layer(lines(scaled_lines, x, y)),), x, y, guides=(dotted,))
-        caption = (
-            "Training time until the score was first reached, mean over seeds; a line ends where not all seeds "
-            "reach more. Dotted: the targets of the table above. Down and to the right is better."
-        )
+        caption = prose("targets.figure")
         return make_figure(section, "targets", "Time to accuracy", caption, [chart], 3.6, share=("none", "all"))
 
 

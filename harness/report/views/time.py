@@ -36,21 +36,19 @@ from harness.report.table import (
 )
 from harness.report.values import Values, numbered, values_of
 from harness.report.variants import Variant
-from harness.report.views import ReportView
+from harness.report.views import ReportView, prose
 from harness.report.warnings import explain_flags, flag_marks
 from harness.results.stats import common_places, join_unique, time_unit
 
 
 class EpochTimeView(ReportView):
-    """How long an epoch takes, over all ranks and of each."""
+    """How fast is an epoch, and how much faster than the baseline's?"""
 
     name = "time"
     title = "Epoch time"
-    question = "How fast is an epoch, and how much faster than the baseline's?"
     place = 20
 
     def table(self) -> Table:
-        """Return epoch time and speed-up over the baseline, method by parts; flagged trials are marked."""
         section = self.section
         times = values_of(section, "epoch_time_s")
         shown = column(section, times, highest=False)
@@ -68,14 +66,13 @@ class EpochTimeView(ReportView):
         return grid(
             section,
             "Epoch time",
-            "Seconds per training epoch, evaluation excluded: of each trial the median over the epochs after "
-            f"warm-up of the slowest rank's time.{which} {seeds_note(times)} {rule} Bold: fastest of the column, "
-            f"underlined: second fastest.{explain_flags(section)}",
+            prose(
+                "time.table", which=which, seeds_note=seeds_note(times), rule=rule, explain_flags=explain_flags(section)
+            ),
             columns,
         )
 
     def figure(self) -> Figure | None:
-        """Return epochs per second, and below them the speed-up over the baseline, grouped by number of parts."""
         section = self.section
         rates = values_of(section, "throughput_epochs_s")
         if not rates:
@@ -91,7 +88,6 @@ class EpochTimeView(ReportView):
         return grouped_bars(section, "throughput", "Throughput", caption, shown)
 
     def details(self) -> dict[str, Table | None]:
-        """See `ReportView`."""
         return {"ranks": rank_table(self.section)}
 
 
@@ -115,24 +111,20 @@ def rank_table(section: Section) -> Table | None:
     return variants_table(
         section,
         f"Epoch time by rank ({unit})",
-        "Epoch time above is the maximum over ranks, not their mean: it takes the slowest rank of each epoch, which "
-        "need not be the same one, so it is at least the slowest rank's value here. Here: each rank's median over the "
-        "same epochs; slowest, mean and fastest of them; imbalance = slowest / mean (1 = balanced). Means over seeds.",
+        prose("time.ranks"),
         columns | {"Imbalance": number_cells(imbalance, places=2), "Ranks 0, 1, …": listed},
         [key for key in imbalance if key[1] > 1],
     )
 
 
 class ScalingView(ReportView):
-    """Throughput and speed-up against the number of parts."""
+    """What do more parts bring a method?"""
 
     name = "scaling"
     title = "Scaling"
-    question = "What do more parts bring a method?"
     place = 30
 
     def table(self) -> Table | None:
-        """Return throughput, speed-up over a method's own fewest parts, and efficiency; None at one number of parts."""
         section = self.section
         rates = _scaling(section)
         if not rates:
@@ -144,9 +136,7 @@ class ScalingView(ReportView):
         return grid(
             replace(section, variants=_several(section, rates)),
             "Throughput and speed-up by number of parts",
-            f"Epochs per second = 1 / epoch time. {seeds_note(rates)} Speed-up: mean throughput / the method's "
-            "own with the fewest parts that it was run on. Efficiency: speed-up / how many times as many parts; "
-            "100 % is ideal, as long as a rank has cores or a GPU of its own. Bold: highest of the column.",
+            prose("scaling.table", seeds_note=seeds_note(rates)),
             {
                 "Throughput (epochs/s)": column(section, rates, highest=True),
                 "Speed-up over own fewest P (×)": number_cells(own, places=2),
@@ -155,7 +145,6 @@ class ScalingView(ReportView):
         )
 
     def figure(self) -> Figure | None:
-        """Return throughput (left) and speed-up over the fewest parts (right) against the number of parts."""
         section = self.section
         rates = _scaling(section)
         if not rates:
@@ -185,10 +174,7 @@ class ScalingView(ReportView):
                 (Guide(x=ends, y=(1.0, ends[1] / ends[0])),),
             ),
         )
-        caption = (
-            "The numbers of the table above, mean over seeds; whisker: ± sample standard deviation; dashed: as "
-            "many times faster as there are parts. Higher is better."
-        )
+        caption = prose("scaling.figure")
         return make_figure(section, "scaling", "Throughput and speed-up by parts", caption, [charts], 3.8)
 
 

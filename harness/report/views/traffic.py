@@ -15,28 +15,23 @@ from harness.report.sections import Section
 from harness.report.table import Cell, Key, Table, components_table, number_cells, variants_table
 from harness.report.values import components, largest_total, values_of
 from harness.report.variants import Variant
-from harness.report.views import ReportView
+from harness.report.views import ReportView, prose
 from harness.report.views.batches import ALIKE, Saving, exchanges, savings_of
 from harness.results.stats import byte_unit, common_places, fixed, join_unique
 
 
 class TrafficView(ReportView):
-    """Bytes by purpose, and those that pass the network."""
+    """How many bytes are sent, and what for?"""
 
     name = "traffic"
     title = "Traffic"
-    question = "How many bytes are sent, and what for?"
     place = 60
 
     def table(self) -> Table | None:
-        """Return bytes per epoch by purpose, a row a method and number of parts; None if nothing was sent."""
         section = self.section
         purposes = components(section, "purpose")
         size, unit = byte_unit(largest_total(purposes))
-        caption = (
-            "Payload bytes sent in a training epoch, summed over ranks, mean over all epochs, then over seeds; "
-            f"evaluation excluded; 1 {unit} = {size:,.0f} bytes. Purposes without any byte are left out."
-        )
+        caption = prose("traffic.table", unit=unit, size=size)
         sent = exchanges(section)
         savings = savings_of(section, sent)
         if savings:
@@ -60,21 +55,15 @@ class TrafficView(ReportView):
         return components_table(section, purposes, size, title, caption, more=more)
 
     def figure(self) -> Figure | None:
-        """Return stacked bars of bytes per epoch by purpose."""
         section = self.section
         if not (purposes := components(section, "purpose")):
             return None
         size, unit = byte_unit(largest_total(purposes))
-        caption = (
-            "The purposes of the table above, stacked, all ranks together; each panel has a scale of its own, "
-            f"the total is next to the bar; 1 {unit} = {size:,.0f} bytes. A number of parts without any byte "
-            "has no panel."
-        )
+        caption = prose("traffic.figure", unit=unit, size=size)
         title, scale = "Bytes per epoch by purpose", (size, f"Bytes per epoch ({unit})")
         return stacked_bars(section, "traffic", title, caption, purposes, PURPOSES, scale)
 
     def details(self) -> dict[str, Table | None]:
-        """See `ReportView`."""
         return {"network_traffic": network_traffic_table(self.section)}
 
 
@@ -88,10 +77,7 @@ def network_traffic_table(section: Section) -> Table | None:
         rules.append("Estimated: counted plus the headers of full frames.")
     if verified:
         found["Interface"] = values_of(section, "wire_bytes")
-        rules.append(
-            "Interface (traffic: verify): what the kernel saw leave through the network interface meanwhile, "
-            "with headers, acknowledgements and barriers; ratio: interface / counted."
-        )
+        rules.append(prose("traffic.network"))
     if len(found) == 1:
         return None
     ratio = values_of(section, "wire_ratio")
@@ -129,15 +115,13 @@ def peers(section: Section) -> dict[Key, Matrix]:
 
 
 class PeersView(ReportView):
-    """How much each rank sends each other: bytes between every two ranks."""
+    """How much does each rank send each other rank?"""
 
     name = "peers"
     title = "Traffic from rank to rank"
-    question = "How much does each rank send each other rank?"
     place = 70
 
     def table(self) -> Table | None:
-        """Return mean and largest bytes between two ranks, and of a rank; None if ranks sent each other nothing."""
         section = self.section
         found = peers(section)
         if not found:
@@ -158,10 +142,7 @@ class PeersView(ReportView):
         return variants_table(
             section,
             f"Bytes from rank to rank ({unit} per epoch)",
-            "Of an epoch, mean over seeds: bytes that one rank sends another, of all ordered pairs; the largest "
-            "with the ranks it goes from and to; and what the busiest rank sends and receives / the mean of "
-            "ranks: 1 is balanced. Only what goes from one rank to another: all-reduces (model) and swaps have "
-            f"no peer. 1 {unit} = {size:,.0f} bytes.",
+            prose("peers.table", unit=unit, size=size),
             {
                 "Mean of a pair": number_cells(means, size, places),
                 "Largest": largest,
@@ -173,7 +154,6 @@ class PeersView(ReportView):
         )
 
     def figure(self) -> Figure | None:
-        """Return a heat map of bytes from rank to rank, a panel a method at its largest number of parts."""
         section = self.section
         found = peers(section)
         if not found:
@@ -193,11 +173,7 @@ class PeersView(ReportView):
         data = tidy(charts)
         columns = min(ACROSS, len(shown))
         left_out = len(largest) - len(shown)
-        caption = (
-            "Bytes that the rank of a row sends the rank of a column in an epoch, mean over seeds; all panels "
-            "have one scale of colours. Each method at the largest number of parts that it was run on."
-            + (f" {left_out} more methods are in the table alone." if left_out else "")
-        )
+        caption = prose("peers.figure") + (f" {left_out} more methods are in the table alone." if left_out else "")
         return make_figure(
             section,
             "peers",
