@@ -204,7 +204,6 @@ class Checkpoints:
         if not self._place.resume:
             return None
         # A damaged one is reported, and set aside.
-        # A damaged one is reported, and set aside.
         whole = [(path, key) for path, key in self._own() if self._sound(path, report)][:KEPT]
         keys = [number for _, key in whole for number in key]
         keys += [-1, 0] * (KEPT - len(whole))

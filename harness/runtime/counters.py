@@ -90,14 +90,13 @@ class Gpu:
 
     def limits(self) -> dict[str, float | None]:
         """Return the power cap and its default (W), and the highest clocks (MHz); None where they are not known."""
-        absent = Reasons()
         functions = {
             "power_cap_w": lambda: self.ask("nvmlDeviceGetEnforcedPowerLimit") / 1e3,
             "power_default_w": lambda: self.ask("nvmlDeviceGetPowerManagementDefaultLimit") / 1e3,
             "clock_max_mhz": lambda: self.ask("nvmlDeviceGetMaxClockInfo", self.api.NVML_CLOCK_SM),
             "memory_clock_max_mhz": lambda: self.ask("nvmlDeviceGetMaxClockInfo", self.api.NVML_CLOCK_MEM),
         }
-        return {name: absent.attempt(read, name) for name, read in functions.items()}
+        return {name: Reasons().attempt(read, name) for name, read in functions.items()}
 
 
 # By metric; all but the memory of this process are of the whole device. The utilisation is the share of time with a
