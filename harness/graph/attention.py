@@ -74,8 +74,7 @@ def spread(edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: Tensor, ow
 
     Args:
         edges: by rows of *sources*.
-        z, key: [num_src, heads, width] and [num_src, heads].
-        grad: [num_dst, heads, width], gradient of the weighted rows.
+        z, key, grad: [num_src, heads, width], [num_src, heads], and [num_dst, heads, width], of the weighted rows.
         state: [num_dst, 4, heads]: query, peak, 1 / total, and the product of `grad` and the weighted row.
         own: sources whose self loops, at the destinations of the same numbers, are among the edges.
     """
@@ -294,10 +293,7 @@ class Sums:
     def add(self, edges: Edges, z: Tensor, key: Tensor, query: Tensor) -> None:
         """Add the terms of `edges`, in place; where an e_ij is above its peak, the sums so far are scaled down.
 
-        Args:
-            edges: by rows of destinations.
-            z, key: [num_src, heads, width] and [num_src, heads].
-            query: [num_dst, heads].
+        `edges`: by rows of destinations; z, key, query: [num_src, heads, width], [num_src, heads], [num_dst, heads].
         """
         if fused(z.device):
             from harness.graph import triton_kernels  # triton need not be there

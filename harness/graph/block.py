@@ -50,10 +50,7 @@ SYMMETRIC = Propagation("sym", left=0.5, right=0.5, self_loop=True)
 
 @dataclass(frozen=True)
 class OwnRows:
-    """Where the own rows of destinations are that need not be sources: drawn, as edges are, or not.
-
-    What is not drawn counts 0.
-    """
+    """Where the own rows of destinations are that need not be sources: drawn as edges are, or not, which counts 0."""
 
     degree: Tensor  # float [num_dst], of the destinations, as `Block.degree`
     at: Tensor  # int64 [k], destinations whose own row is a source, ascending
@@ -76,12 +73,10 @@ class Block:
             loop), e.g. deg/k where k of deg neighbours were drawn.
         src_scale: float [num_src] or None: multiplies what a source counts for its neighbours (not for its
             self loop), e.g. 1/p where it was drawn with probability p.
-        engine: name of the SpMM engine.
-        transposed: the transpose of `adjacency` if it is known already.
+        engine, transposed: name of the SpMM engine, and the transpose of `adjacency` if it is known already.
         own: None, or where the destinations' own rows are.
 
-    Attributes:
-        communicates: whether `aggregate` and `attend` send the rows they are given; then every rank must call.
+    `communicates`: whether `aggregate` and `attend` send the rows they are given; then every rank must call.
     """
 
     communicates: ClassVar[bool] = False
@@ -122,10 +117,9 @@ class Block:
         return self.adjacency.transpose()
 
     def scales(self, propagation: Propagation) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Columns (left [num_dst, 1], right [num_src, 1] or None, self loop or None).
+        """Columns left [num_dst, 1], right [num_src, 1] or None, self loop [num_dst, 1] (or of `OwnRows.at`) or None.
 
-        The propagation matrix is diag(left) adjacency diag(right) and the self loops, [num_dst, 1], or of
-        `OwnRows.at` alone.
+        The propagation matrix is diag(left) adjacency diag(right) and the self loops.
         """
         if propagation not in self._scales:
             own, drawn = None, self.own
@@ -148,13 +142,16 @@ class Block:
             self._scales[propagation] = (left.unsqueeze(1), None if right is None else right.unsqueeze(1), own)
         return self._scales[propagation]
 
-    def own_rows(self, h: Tensor) -> Tensor:
+    def own_rows(self, h: Tensor, *, scaled: bool = True) -> Tensor:
         """Return what the destinations' own rows count [num_dst, width], of `h` [num_src, width].
 
-        Of a block whose rows an exchange completes, `h` may be the destinations' [num_dst, width].
+        Of a block whose rows an exchange completes, `h` may be the destinations' [num_dst, width]. Not `scaled`: rows
+        that were drawn as they are, not times what they count.
         """
         if self.own is not None:
-            return _placed(self.own, h.index_select(0, self.own.rows) * self.own.scale.unsqueeze(1), self.num_dst)
+            found = h.index_select(0, self.own.rows)
+            found = found * self.own.scale.unsqueeze(1) if scaled else found
+            return found.new_zeros((self.num_dst, h.shape[1])).index_copy(0, self.own.at, found)
         # The gradient of a slice is a matrix of zeros to copy into, even where the slice is everything.
         return h if h.shape[0] == self.num_dst else h[: self.num_dst]
 
@@ -173,30 +170,19 @@ class Block:
         return result
 
     def attend(self, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return the rows [num_dst, heads * width] that each head's attention adds up, and `bias`.
+        """Return the rows [num_dst, heads * width] that each head's attention adds up, and `bias` [heads * width].
 
-        Args:
-            z: [num_src, heads * width], the transformed rows W h; of other rows, a ValueError.
-            to_key, to_query: [heads, width], a_src and a_dst: the two halves of the vector a.
-            bias: [heads * width] or None.
+        `z`: [num_src, heads * width], the transformed rows W h; of other rows, a ValueError. `to_key`, `to_query`:
+        [heads, width], a_src and a_dst, the two halves of the vector a.
         """
         self._check(z)
         result: Tensor = _Attend.apply(z, to_key, to_query, bias, self)
         return result
 
-    def queries(self, z: Tensor) -> Tensor:
-        """Return the destinations' rows of `z` [num_dst, width] that queries are of: as they are, 0 where none is."""
-        if self.own is None:
-            return z[: self.num_dst]
-        return _placed(self.own, z[self.own.rows], self.num_dst)
-
     def attention(self, z: Tensor, to_key: Tensor, query: Tensor) -> Sums:
-        """Return the sums over in-neighbours and self loops.
+        """Return the sums over in-neighbours and self loops of z [num_src, heads * width].
 
-        Args:
-            z: [num_src, heads * width].
-            to_key: [heads * width, heads]: the keys are z to_key.
-            query: [num_dst, heads].
+        `to_key`: [heads * width, heads], the keys are z to_key; `query`: [num_dst, heads].
         """
         key, rows = z @ to_key, by_head(z, to_key.shape[1])
         if self.own is None:
@@ -209,10 +195,10 @@ class Block:
         return sums
 
     def attention_backward(self, z: Tensor, to_key: Tensor, grad: Tensor, state: Tensor) -> Gradients:
-        """Return the gradients of z, of the keys [num_src, heads] and of the queries.
+        """Return the gradients of z, without what keys and queries add to it, of the keys and of the queries.
 
-        That of z, [num_src, heads * width], is without what keys and queries add to it. Arguments as in
-        `attention`; for `grad` and `state` see `attention.spread`.
+        They are [num_src, heads * width], [num_src, heads] and [num_dst, heads]. Arguments as in `attention`;
+        for `grad` and `state` see `attention.spread`.
         """
         if self.own is None:
             edges, loops = Edges(self.transposed, self.src_scale, self.dst_scale), slice(0, self.num_dst)
@@ -239,20 +225,12 @@ class Block:
 
 
 def own_rows(blocks: Sequence[Block], h: Tensor) -> Tensor:
-    """Return what the own rows count of the last block's destinations, of `h` for the sources of the first.
-
-    Of no blocks, `h`.
-    """
+    """Return what the last block's own rows count, of `h` for the sources of the first; of no blocks, `h`."""
     if all(block.own is None for block in blocks):
         return blocks[-1].own_rows(h) if blocks else h
     for block in blocks:
         h = block.own_rows(h)
     return h
-
-
-def _placed(own: OwnRows, rows: Tensor, num_dst: int) -> Tensor:
-    """Return `rows` [k, width], of the sources `own.rows`, at their destinations [num_dst, width], 0 elsewhere."""
-    return rows.new_zeros((num_dst, rows.shape[1])).index_copy(0, own.at, rows)
 
 
 class _Propagate(Function):
@@ -289,7 +267,7 @@ class _Attend(Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None, block: Block) -> Tensor:
         z = z.contiguous()
-        query = block.queries(z) @ _matrix(to_query)
+        query = block.own_rows(z, scaled=False) @ _matrix(to_query)
         sums = block.attention(z, _matrix(to_key), query)
         out = sums.rows.div_(sums.total.unsqueeze(2)).view(block.num_dst, z.shape[1])  # in the place of the sums
         if bias is not None:
@@ -313,7 +291,7 @@ class _Attend(Function):
             to_z[: block.num_dst].addmm_(queries, _matrix(to_query).t())
         else:
             to_z.index_add_(0, block.own.rows, queries[block.own.at] @ _matrix(to_query).t())
-        to_vectors = _vectors(z.t() @ keys, to_key), _vectors(block.queries(z).t() @ queries, to_query)
+        to_vectors = _vectors(z.t() @ keys, to_key), _vectors(block.own_rows(z, scaled=False).t() @ queries, to_query)
         return to_z, *to_vectors, None if bias is None else grad.sum(0), None
 
 

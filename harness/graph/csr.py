@@ -1,8 +1,7 @@
 """Compressed sparse rows, the linear passes that build and reverse them, and a whole graph in them.
 
-On the host compiled kernels make the passes. Where a matrix is on a device torch's operations do (`..._on_device`): the
-results are equal, entry for entry, and nothing of the matrix comes to the host, which waits only for sizes that are not
-known before.
+On the host compiled kernels make the passes, on a device torch's operations (`..._on_device`): the results are equal,
+entry for entry, and nothing of the matrix comes to the host, which waits only for sizes that are not known before.
 """
 
 from __future__ import annotations
@@ -87,10 +86,7 @@ class CSR:
         return CSR(self.indptr, self.indices, self.num_cols, torch.from_numpy(values))
 
     def select_columns(self, first: int, kept: Places) -> CSR:
-        """Return the columns below `first`, then the columns `first + kept[k]` (ascending), where the matrix is.
-
-        On a device the host waits for the number of entries.
-        """
+        """Return the columns below `first`, then `first + kept[k]` (ascending); the host waits for a device once."""
         count, width = len(kept), self.num_cols - first
         if isinstance(kept, np.ndarray):
             new: Any = np.full(width, -1, np.int32)

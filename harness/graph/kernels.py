@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 PACKAGES = ("harness", "harness_methods")
 ir: Any = Deferred("llvmlite.ir")
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_ALL, _LOW = 2**64 - 1, 2**32 - 1
 SLOPE = 0.2  # of attention's LeakyReLU below 0; here, because numba's kernels and Triton's both need it
 
 
@@ -69,11 +68,8 @@ def uniform(value):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def below(value, bound):  # type: ignore[no-untyped-def]
-    """Return 64 random bits as an int64 in [0, bound), 0 < bound < 2^32: the product's upper 64 bits.
-
-    The chances of two results differ by 2^-64 at most.
-    """
-    # Lemire's multiplication in place of a remainder, which needs a division; 64 x 32 bits by halves.
+    """Return 64 random bits as an int64 in [0, bound), 0 < bound < 2^32; chances differ by 2^-64 at most."""
+    # The product's upper 64 bits (Lemire), not a remainder, which needs a division; 64 x 32 bits by halves.
     size = np.uint64(bound)
     low = ((value & np.uint64(0xFFFFFFFF)) * size) >> np.uint64(32)
     return np.int64(((value >> np.uint64(32)) * size + low) >> np.uint64(32))
@@ -81,7 +77,7 @@ def below(value, bound):  # type: ignore[no-untyped-def]
 
 def streams(seed: int, indices: Tensor) -> Tensor:
     """Return where the streams `indices` (int64 [n]) of a seed in [0, 2^63) start, as `stream` does."""
-    return _mix_on_device(indices * _signed(_GOLDEN) + _signed(_mix_one(seed)))
+    return _mix_on_device(indices * _signed(_GOLDEN) + int(_mix_on_device(torch.tensor(seed))))
 
 
 def stream_bits(seed: int, indices: Tensor, count: int) -> Tensor:
@@ -101,13 +97,13 @@ def uniform_on_device(bits: Tensor) -> Tensor:
 
 def node_uniforms(seed: int, depth: int, nodes: Tensor) -> Tensor:
     """Return what `harness.sampling.layer_kernels.node_uniform` does of nodes (int64 [n]): float64 [n]."""
-    layer = _mix_one((_mix_one(seed) + depth * _GOLDEN) & _ALL) >> 1
-    return uniform_on_device(streams(layer, nodes))
+    layer = _mix_on_device(_mix_on_device(torch.tensor(seed)) + torch.tensor(depth) * _signed(_GOLDEN))
+    return uniform_on_device(streams(int(_shifted(layer, 1)), nodes))
 
 
 def below_on_device(bits: Tensor, bounds: Tensor | int) -> Tensor:
     """Return what `below` does of numbers and bounds: int64, in [0, bounds)."""
-    low = _shifted((bits & _LOW) * bounds, 32)
+    low = _shifted((bits & (2**32 - 1)) * bounds, 32)
     return _shifted(_shifted(bits, 32) * bounds + low, 32)
 
 
@@ -115,12 +111,6 @@ def _mix_on_device(state: Tensor) -> Tensor:
     state = (state ^ _shifted(state, 30)) * _signed(_FIRST)
     state = (state ^ _shifted(state, 27)) * _signed(_SECOND)
     return state ^ _shifted(state, 31)
-
-
-def _mix_one(state: int) -> int:
-    state = (state ^ (state >> 30)) * _FIRST & _ALL
-    state = (state ^ (state >> 27)) * _SECOND & _ALL
-    return state ^ (state >> 31)
 
 
 def _shifted(bits: Tensor, count: int) -> Tensor:
@@ -198,10 +188,7 @@ def loaded() -> Versions:
 
 
 def compile_once() -> None:
-    """Have each kernel that is imported compiled by one process at a time; another that needs it waits and loads it.
-
-    Ranks call their kernels at the same time: each would compile them all.
-    """
+    """Have each kernel that is imported compiled by one process at a time; others that need it wait and load it."""
     from numba.core.compiler_lock import global_compiler_lock
 
     def alone(kernel: Dispatcher) -> Callable[[Any], Any]:

@@ -39,34 +39,21 @@ class Partition:
     """The inner nodes of one rank, their in-edges, and the boundary (halo) those edges start from.
 
     Source rows are numbered inner nodes first, then boundary nodes sorted by (owner, node). Arrays are the
-    memory-mapped files of `harness.data.partition.cached`; a rank opens only its own.
+    memory-mapped files of `harness.data.partition.cached`; a rank opens only its own. `engine`: name of the SpMM engine
+    of its blocks.
     """
 
     def __init__(self, view: Path, rank: int, *, engine: str, device: torch.device, dtype: torch.dtype) -> None:
         self.meta: dict[str, Any] = json.loads((view / "meta.json").read_text())
         self.view, self.rank, self.parts = view, rank, int(self.meta["parts"])
-        self._engine, self._device, self._dtype = engine, device, dtype
+        self.engine, self._device, self._dtype = choose_engine(engine, device=device).name, device, dtype
         self.inner, self.boundary = self._load("inner"), self._load("boundary")
+        self.num_inner, self.num_boundary = self.inner.size, self.boundary.size
         self.boundary_ptr = self._load("boundary_ptr")
         self.send_index, self.send_ptr = self._load("send_index"), self._load("send_ptr")
 
     def _load(self, name: str) -> NDArray[Any]:
         return _mapped(self.view / f"rank{self.rank}", name)
-
-    @property
-    def num_inner(self) -> int:
-        """Number of inner nodes."""
-        return self.inner.size
-
-    @property
-    def num_boundary(self) -> int:
-        """Number of boundary nodes."""
-        return self.boundary.size
-
-    @property
-    def engine(self) -> str:
-        """Name of the SpMM engine of the part's blocks."""
-        return choose_engine(self._engine, device=self._device).name
 
     @cached_property
     def structure(self) -> CSR:
@@ -135,7 +122,7 @@ class Partition:
             degree = torch.cat([degree[: self.num_inner], degree[self.num_inner + upload(kept, device)]])
         if transposed is not None:
             transposed = transposed.to(device)
-        return Block(adjacency.to(device), degree, src_scale=src_scale, engine=self._engine, transposed=transposed)
+        return Block(adjacency.to(device), degree, src_scale=src_scale, engine=self.engine, transposed=transposed)
 
     @cached_property
     def full_halo(self) -> Halo:
@@ -212,15 +199,18 @@ HIDDEN = -100  # the class of a node that is not trained on: torch's cross-entro
 class View:
     """One rank's inner nodes of a partitioned graph and what the data set says of them.
 
-    `nodes`: int64 [N], the data set's node of each node of the view (memory-mapped).
+    Of each node of the view, memory-mapped: `nodes` int64 [N], the data set's node; `owner`, the rank that owns it;
+    `local_row`, its row among its owner's inner nodes.
     """
 
     def __init__(
         self, graph: GraphData, view: Path, rank: int, *, engine: str, device: torch.device, dtype: torch.dtype
     ) -> None:
         self.partition = Partition(view, rank, engine=engine, device=device, dtype=dtype)
-        self._graph, self._view, self._device, self._dtype = graph, view, device, dtype
+        self._graph, self._device, self._dtype = graph, device, dtype
         self.nodes: Ints = _mapped(view, "nodes")
+        self.owner: NDArray[np.int32] = _mapped(view, "parts")
+        self.local_row: NDArray[np.int32] = _mapped(view, "local")
         self._nodes: Ints = np.asarray(self.nodes[self.partition.inner])
 
     def features(self) -> Tensor:
@@ -272,16 +262,6 @@ class View:
             labelled = np.asarray(self._graph.labels[self._nodes]) >= 0
         masks = {split: getattr(self._graph, f"{split}_mask")[self._nodes] & labelled for split in SPLITS}
         return {split: np.flatnonzero(mask) for split, mask in masks.items()}
-
-    @cached_property
-    def owner(self) -> NDArray[np.int32]:
-        """Rank that owns each node of the view (memory-mapped)."""
-        return _mapped(self._view, "parts")
-
-    @cached_property
-    def local_row(self) -> NDArray[np.int32]:
-        """Row of each node of the view among its owner's inner nodes (memory-mapped)."""
-        return _mapped(self._view, "local")
 
     @cached_property
     def topology(self) -> Topology:

@@ -21,7 +21,6 @@ import os
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,10 +50,9 @@ def row_chunks(matrix: CSR) -> NDArray[np.int64]:
 
 
 def run_chunks(work: Callable[[int], None], parts: int) -> None:
-    """Call `work(0)` here and `work(1)`, ..., `work(parts - 1)` in threads; raises what one of them raised.
+    """Call `work(0)` here and the others, up to `work(parts - 1)`, in threads; raises what one of them raised.
 
-    `work` may not call this in turn: the threads are a process's, kept because starting them takes as long as
-    a small product.
+    `work` may not call this in turn: the threads are a process's, kept because they take long to start.
     """
     others = [_pool(os.getpid(), parts).submit(work, part) for part in range(1, parts)]
     try:
@@ -80,84 +78,68 @@ def _int64(value: int) -> Any:
     return ir.IntType(64)(value)
 
 
-@dataclass(frozen=True, eq=False)
-class _Sum:
-    """Writes with `builder` the code that sums one row's entries in `count` vectors of a kind; values are LLVM's."""
+def _write_sum(
+    builder: Any, vector: Any, count: int, itemsize: int, x: Any, out: Any, indices: Any, weights: Any | None,
+    start: Any, stop: Any, row: Any, first: Any, last: Any,
+) -> None:  # fmt: skip
+    """Write with `builder` the code that sums one row's entries in `count` vectors of a kind, and stores the sums.
 
-    builder: Any
-    vector: Any
-    count: int
-    itemsize: int
-    x: Any  # this and what follows: the arrays of `_sum_row`
-    out: Any
-    indices: Any
-    weights: Any  # or None
+    Values are LLVM's; `x` and what follows it as `_sum_row` has them.
+    """
 
-    def write(self, start: Any, stop: Any, row: Any, first: Any, last: Any) -> None:
-        """Write the loop over the entries and the stores of the sums; arguments as `_sum_row` has them."""
-        builder, zeros = self.builder, ir.Constant(self.vector, None)
-        width = self.vector.count * self.itemsize
-        aligned = [_int64(width * k) for k in range(self.count)]
-        # The last vector ends where the columns do, so that nothing beyond is read: it overlaps the one before.
-        offsets = [*aligned[:-1], builder.mul(builder.sub(last, first), _int64(self.itemsize))]
-        column = builder.mul(first, _int64(self.itemsize))
-        source, target = self._move(self.x.data, column), self._move(self.out.data, column)
-        # Memory by its form only: LLVM keeps it in registers.
-        sums = [cgutils.alloca_once(builder, self.vector) for _ in range(self.count)]
-        for total in sums:
-            builder.store(zeros, total)
-        final = builder.sub(builder.extract_value(self.indices.shape, 0), _int64(1))
-        with cgutils.for_range(builder, stop, start) as loop:
-            # Past this row's end too: a row is often shorter than the wait for memory. Never past the array's.
-            ahead = builder.add(loop.index, _int64(_AHEAD))
-            ahead = builder.select(builder.icmp_signed("<", ahead, final), ahead, final)
-            awaited = self._row(source, self.x, self._column(ahead))
-            for offset in aligned:
-                write_prefetch(builder, self._move(awaited, offset))
-            self._add(loop.index, self._row(source, self.x, self._column(loop.index)), offsets, sums)
-        target = self._row(target, self.out, row)
-        for total, offset in zip(sums, offsets, strict=True):
-            builder.store(builder.load(total), self._vector_at(target, offset), align=self.itemsize)
+    def move(place: Any, offset: Any) -> Any:
+        return builder.gep(builder.bitcast(place, ir.IntType(8).as_pointer()), [offset])
 
-    def _column(self, entry: Any) -> Any:
-        return self.builder.sext(self.builder.load(self.builder.gep(self.indices.data, [entry])), ir.IntType(64))
+    def at(place: Any, offset: Any) -> Any:
+        return builder.bitcast(move(place, offset), vector.as_pointer())
 
-    def _row(self, base: Any, matrix: Any, row: Any) -> Any:
-        return self._move(base, self.builder.mul(row, self.builder.extract_value(matrix.strides, 0)))
+    def row_at(base: Any, matrix: Any, row: Any) -> Any:
+        return move(base, builder.mul(row, builder.extract_value(matrix.strides, 0)))
 
-    def _move(self, place: Any, offset: Any) -> Any:
-        return self.builder.gep(self.builder.bitcast(place, ir.IntType(8).as_pointer()), [offset])
+    def source_of(entry: Any) -> Any:
+        column = builder.sext(builder.load(builder.gep(indices.data, [entry])), ir.IntType(64))
+        return row_at(source, x, column)
 
-    def _vector_at(self, place: Any, offset: Any) -> Any:
-        return self.builder.bitcast(self._move(place, offset), self.vector.as_pointer())
-
-    def _add(self, entry: Any, place: Any, offsets: list[Any], sums: list[Any]) -> None:
-        builder, weight, multiply_add = self.builder, None, None
-        if self.weights is not None:
-            one = builder.load(builder.gep(self.weights.data, [entry]))
-            nothing = ir.Constant(self.vector, ir.Undefined)
-            order = ir.Constant(ir.VectorType(ir.IntType(32), self.vector.count), None)
-            first = builder.insert_element(nothing, one, ir.IntType(32)(0))
-            weight = builder.shuffle_vector(first, nothing, order)  # a vector of equal elements
-            kind = ir.FunctionType(self.vector, [self.vector] * 3)
-            name = f"llvm.fmuladd.v{self.vector.count}f{8 * self.itemsize}"
+    aligned = [_int64(vector.count * itemsize * k) for k in range(count)]
+    # The last vector ends where the columns do, so that nothing beyond is read: it overlaps the one before.
+    offsets = [*aligned[:-1], builder.mul(builder.sub(last, first), _int64(itemsize))]
+    begin = builder.mul(first, _int64(itemsize))
+    source, target = move(x.data, begin), move(out.data, begin)
+    # Memory by its form only: LLVM keeps it in registers.
+    sums = [cgutils.alloca_once(builder, vector) for _ in range(count)]
+    for total in sums:
+        builder.store(ir.Constant(vector, None), total)
+    final = builder.sub(builder.extract_value(indices.shape, 0), _int64(1))
+    with cgutils.for_range(builder, stop, start) as loop:
+        # Past this row's end too: a row is often shorter than the wait for memory. Never past the array's.
+        ahead = builder.add(loop.index, _int64(_AHEAD))
+        awaited = source_of(builder.select(builder.icmp_signed("<", ahead, final), ahead, final))
+        for offset in aligned:
+            write_prefetch(builder, move(awaited, offset))
+        place = source_of(loop.index)
+        weight = multiply_add = None
+        if weights is not None:
+            one = builder.load(builder.gep(weights.data, [loop.index]))
+            lane = builder.insert_element(ir.Constant(vector, ir.Undefined), one, ir.IntType(32)(0))
+            order = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None)
+            weight = builder.shuffle_vector(lane, ir.Constant(vector, ir.Undefined), order)  # of equal elements
+            name = f"llvm.fmuladd.v{vector.count}f{8 * itemsize}"
+            kind = ir.FunctionType(vector, [vector] * 3)
             multiply_add = cgutils.get_or_insert_function(builder.module, kind, name)
         for offset, total in zip(offsets, sums, strict=True):
-            value = builder.load(self._vector_at(place, offset), align=self.itemsize)
-            before = builder.load(total)
-            if weight is None:
-                after = builder.fadd(before, value)
-            else:
-                after = builder.call(multiply_add, [weight, value, before])
+            value, before = builder.load(at(place, offset), align=itemsize), builder.load(total)
+            after = builder.call(multiply_add, [weight, value, before]) if weight else builder.fadd(before, value)
             builder.store(after, total)
+    target = row_at(target, out, row)
+    for total, offset in zip(sums, offsets, strict=True):
+        builder.store(builder.load(total), at(target, offset), align=itemsize)
 
 
 def _sum_row_of(_typing, x, out, indices, weights, start, stop, row, first, last, lanes, count):  # type: ignore[no-untyped-def]
     """Store in out[row] the sum of the rows x[indices[e]], times weights[e], over `start` <= e < `stop`.
 
     It is that of the columns in `count` vectors of `lanes` elements, side by side from column `first` on, but
-    for the last one, from column `last` on. Fewer lanes than a cache line has are for narrow matrices, in at
-    most two vectors.
+    for the last one, from column `last` on. Narrow matrices have fewer lanes, and at most two vectors.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -175,7 +157,7 @@ def _sum_row_of(_typing, x, out, indices, weights, start, stop, row, first, last
                 case = builder.append_basic_block(f"lanes{size}vectors{number}")
                 choice.add_case(_int64(2 * MOST * size + number), case)
                 builder.position_at_end(case)
-                _Sum(builder, ir.VectorType(element, size), number, x.dtype.bitwidth // 8, *arrays).write(*places)
+                _write_sum(builder, ir.VectorType(element, size), number, x.dtype.bitwidth // 8, *arrays, *places)
                 builder.branch(stored)
         builder.position_at_end(stored)
         return context.get_dummy_value()
@@ -190,15 +172,10 @@ _sum_row: Any = intrinsic(_sum_row_of)
 def multiply_rows(start, stop, indptr, indices, weights, x, out, slab, held):  # type: ignore[no-untyped-def]
     """Write rows `start` <= r < `stop` of the product of a CSR and `x` to `out`, slab by slab of columns.
 
-    An element is the sum in the order of its row's entries, whatever the rows, slabs and registers are.
-
-    Args:
-        start, stop: the first row, and the one after the last.
-        indptr, indices: int64 [rows + 1] and int32 [nnz].
-        weights: [nnz] of the dtype of `x`, or None: every entry counts one.
-        x, out: float32 or float64 [cols, width] and [rows, width], columns side by side.
-        slab: vectors of `LINE` bytes a slab has at most, at least 1.
-        held: vectors that registers hold, 1 to `MOST`; a slab of more takes several passes over a row.
+    An element is the sum in the order of its row's entries, whatever the rows, slabs and registers are. `indptr`,
+    `indices`, `weights`: int64 [rows + 1], int32 [nnz], and [nnz] of the dtype of `x`, or None for ones; `x`, `out`:
+    float32 or float64 [cols, width] and [rows, width], columns side by side; `slab`, `held`: vectors of `LINE` bytes
+    that a slab has at most, and that registers hold (1 to `MOST`); a slab of more takes several passes over a row.
     """
     width, lanes = x.shape[1], LINE // x.itemsize
     # A matrix narrower than a cache line has shorter vectors, or its last one would begin before the row.
@@ -224,10 +201,7 @@ SLAB = 1024  # bytes of a row
 
 
 def multiply_by_torch(matrix: CSR, x: Tensor) -> Tensor:
-    """See `Engine`: torch's sparse CSR product, for every device and dtype.
-
-    Columns need not ascend; torch's own matrices have them so, but its products take them in any order.
-    """
+    """See `Engine`: torch's sparse CSR product, for every device and dtype; columns may be in any order."""
     key = ("torch", x.dtype)
     if key not in matrix.handles:
         values = matrix.values

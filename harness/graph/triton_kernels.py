@@ -34,7 +34,7 @@ _MOST_PROGRAMS = 2**31 - 1  # along a grid's first axis; 65,535 along the others
 
 
 def pieces_of(matrix: CSR) -> tuple[int, Tensor]:
-    """Cut the rows of a matrix into pieces of at most `CHUNK` entries; a row has at least one. Made once for a matrix.
+    """Cut the rows of a matrix into pieces of at most `CHUNK` entries; a row has at least one.
 
     Returns how many pieces beyond each row's first there are at most, and int64 [rows + 1], how many of them the rows
     before have. ValueError if a grid has not so many programs.
@@ -54,10 +54,7 @@ def pieces_of(matrix: CSR) -> tuple[int, Tensor]:
 
 
 def multiply(matrix: CSR, x: Tensor) -> Tensor:
-    """Return matrix @ x, [rows, width], for `x` [cols, width]: dtype and device of `x`.
-
-    ValueError if there are more rows or columns than a grid has programs.
-    """
+    """Return matrix @ x; ValueError if there are more rows or columns than a grid has programs."""
     x = x.contiguous()
     out = x.new_empty((matrix.num_rows, x.shape[1]))
     if out.numel() == 0:

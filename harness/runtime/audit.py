@@ -63,15 +63,10 @@ class Used:
 
 
 class CpuAccount:
-    """Follows the CPU seconds of a rank, from before its method is made.
+    """Follows the CPU seconds of a rank with so many `cores`, from before its method is made.
 
     Linux gives the clocks of threads, which are read before and after evaluations only. Where it does not, and where
-    nothing is `audited`, the flags that need them are never raised, and `report` has None for them.
-
-    Args:
-        cores: number of cores that the rank may keep busy.
-        flag: called with a key and a text, see `RankReport.flag`.
-        audited: whether threads, cores and living children are watched.
+    nothing is `audited`, the flags (see `RankReport.flag`) that need them are never raised, and `report` has None.
     """
 
     def __init__(self, cores: int, flag: Flag, *, audited: bool = True) -> None:
@@ -235,21 +230,15 @@ class NetworkAccount:
     """Follows what leaves an audited rank, from the end of its set-up.
 
     On Linux and gloo; of nccl, whose bytes pass no socket, and elsewhere nothing is known or flagged. Sums over the
-    training, evaluations included, are compared once, at the end.
-
-    Args:
-        comm: the rank's communicator.
-        interface: name of a network interface that carries this rank's traffic alone; None: there is none.
-        proc: the kernel's files of this process.
+    training, evaluations included, are compared once, at the end. `interface`: a network interface that carries this
+    rank's traffic alone, or None; `proc`: the kernel's files of this process.
     """
 
     def __init__(self, comm: Communicator, interface: str | None = None, proc: Path = PROC) -> None:
         self._comm, self._interface, self._proc = comm, interface, proc
         self._known: set[str] = set()
-        self._first: dict[str, int] = {}  # bytes by socket
-        self._last: dict[str, int] = {}
-        self._start: dict[str, int | None] = {}
-        self._own_bytes = 0
+        self._last: dict[str, int] = {}  # bytes by socket
+        self._base: dict[str, int | None] = {}  # what readings have that was not sent since `begins`, nor before it
         self._earlier: dict[str, int | None] = {}
         self._opened: dict[str, None] = {}
 
@@ -257,7 +246,7 @@ class NetworkAccount:
         """Begin: set-up is over."""
         self._known = {name for name, _ in self._open()} | self._shared()
         self.look()
-        self._first, self._start = dict(self._last), self._read()
+        self._base = {name: _difference(now, self._earlier.get(name, 0)) for name, now in self._read().items()}
 
     def look(self) -> None:
         """Read the sockets: what one that is closed before the next look sends after this one is not seen."""
@@ -274,16 +263,17 @@ class NetworkAccount:
         try:
             yield
         finally:
-            self._own_bytes += _difference(self._written(), before) or 0
+            if (base := self._base["file_bytes"]) is not None:
+                self._base["file_bytes"] = base + (_difference(self._written(), before) or 0)
 
     def state(self) -> dict[str, Any]:
         """Return what was sent since `begins`, and before it by other processes."""
         self.look()
-        return {"told": self._sent(), "opened": list(self._opened)}
+        return {"sent": self._sent(), "opened": list(self._opened)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Add to what another process had sent, by its `state`; before `begins`."""
-        self._earlier, self._opened = state["told"], dict.fromkeys(state["opened"])
+        self._earlier, self._opened = state["sent"], dict.fromkeys(state["opened"])
 
     def ends(self, flag: Flag, *, epochs: int, rehearsed: bool) -> dict[str, Any]:
         """Flag what was sent and not counted; every rank must call. Returns the report's part, bytes since the set-up.
@@ -320,18 +310,11 @@ class NetworkAccount:
         return found
 
     def _sent(self) -> dict[str, int | None]:
-        end = self._read()
-        sent = {name: _difference(end[name], start) for name, start in self._start.items()}
-        if sent["file_bytes"] is not None:
-            sent["file_bytes"] = max(0, sent["file_bytes"] - self._own_bytes)
-        sent["socket_bytes"] = None
-        if self._comm.by_sockets and any(self._last.values()):  # some kernels say 0 of every socket
-            sent["socket_bytes"] = sum(sent - self._first.get(name, 0) for name, sent in self._last.items())
-        earlier = self._earlier or dict.fromkeys(sent, 0)
-        return {
-            name: None if now is None or (before := earlier[name]) is None else before + now
-            for name, now in sent.items()
-        }
+        now = self._read()
+        sent = {name: _difference(now[name], base) for name, base in self._base.items()}
+        if not (self._comm.by_sockets and any(self._last.values())):  # some kernels say 0 of every socket
+            sent["socket_bytes"] = None
+        return sent
 
     def _read(self) -> dict[str, int | None]:
         counted = [self._comm.traffic.total(scope) for scope in ("setup", "epoch", "eval")]
@@ -341,6 +324,7 @@ class NetworkAccount:
             "calls": sum(volume.calls for volume in counted),
             "interface_bytes": None if interface is None else interface[0],
             "file_bytes": self._written(),
+            "socket_bytes": sum(self._last.values()),
         }
 
     def _written(self) -> int | None:
@@ -397,15 +381,11 @@ class TrafficCheck:
 
     On the loopback the interface carries every rank's traffic, and that of other programs; in a network
     namespace of its own (`shaped`) it carries this rank's alone, and nccl takes it too.
-
-    Attributes:
-        why_not: why nothing is compared; None where bytes are.
-        sums: bytes so far, by the kernel and by the communicator.
     """
 
     def __init__(self, comm: Communicator, interface: str, *, shaped: bool = False) -> None:
         self._comm, self._interface = comm, interface
-        self.why_not: str | None = None
+        self.why_not: str | None = None  # why nothing is compared
         if comm.world > 1 and not comm.by_sockets and not shaped:
             what = "what nccl moves (NVLink, shared memory) passes no interface"
             self.why_not = f"traffic: verify is not available: {what}"

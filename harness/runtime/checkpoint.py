@@ -68,10 +68,7 @@ def is_whole(path: Path) -> bool:
 
 
 def read_state(path: Path) -> Any:
-    """Return what `write_state` wrote, tensors on the CPU; `is_whole` says first whether it is that.
-
-    Raises StateError, or OSError.
-    """
+    """Return what `write_state` wrote, tensors on the CPU; raises StateError, or OSError."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -203,12 +200,10 @@ class Checkpoints:
             path.unlink(missing_ok=True)
 
     def last(self, report: Callable[[str], None]) -> tuple[int, Any] | None:
-        """Return the epochs done and the state of the last checkpoint that every rank has; every rank must call.
-
-        None: there is none. A damaged one is reported, and set aside.
-        """
+        """Return the epochs done and the state of the last checkpoint that every rank has; every rank must call."""
         if not self._place.resume:
             return None
+        # A damaged one is reported, and set aside.
         whole = [(path, key) for path, key in self._own() if self._sound(path, report)][:KEPT]
         keys = [number for _, key in whole for number in key]
         keys += [-1, 0] * (KEPT - len(whole))

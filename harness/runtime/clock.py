@@ -106,10 +106,6 @@ class Clock:
         device: where the work is done.
         detailed: False times whole epochs only, phases cost nothing. May be changed between epochs.
         events: makes the device's events; the default are CUDA's on a GPU, none on a CPU.
-
-    Attributes:
-        aligned: whether ranks are to meet at a barrier before they communicate.
-        background: wall time and CPU time of works in other threads than the trainer's, by name.
     """
 
     def __init__(self, device: torch.device, *, detailed: bool = True, events: Events | None = None) -> None:
@@ -122,8 +118,9 @@ class Clock:
         # Phase, and moment, host's time and CPU time from which on it is charged.
         self._marks: list[tuple[str, Any, float, float]] = []
         self._waits: list[tuple[Any, Any]] = []
-        self._background_s, self._lock = 0.0, threading.Lock()
-        self._barriers, self.aligned = 0, False
+        self._record, self._lock = EpochTime(), threading.Lock()
+        self.aligned = False  # whether ranks are to meet at a barrier before they communicate
+        # Wall time and CPU time of works in other threads than the trainer's, by name.
         self.background: dict[str, list[float]] = {}
 
     @property
@@ -138,11 +135,9 @@ class Clock:
 
         `aligned`: the Communicator puts a barrier before each exchange, to separate waiting from transfer.
         """
-        record = EpochTime()
-        self._barriers, self.aligned = 0, aligned
         with self._lock:
-            self._background_s = 0.0
-        self._waits = []
+            record = self._record = EpochTime()
+        self._waits, self.aligned = [], aligned
         self._kind.synchronize()
         start, cpu = time.perf_counter(), time.process_time()
         if self.detailed:
@@ -187,12 +182,12 @@ class Clock:
 
     def met(self) -> None:
         """Count a barrier."""
-        self._barriers += 1
+        self._record.barriers += 1
 
     def transferred(self, seconds: float) -> None:
         """Add the seconds of a transfer in the background; any thread may call."""
         with self._lock:
-            self._background_s += seconds
+            self._record.busy_s += seconds
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -221,6 +216,6 @@ class Clock:
             record.wall_s, record.cpu_s = end - start, cpu_end - cpu
         waited = sum(self.moments.between(*wait) for wait in self._waits)
         self._marks, self._waits = [], []
-        record.barriers = self._barriers
         with self._lock:
-            record.busy_s = max(0.0, record.phases["comm"] - waited) + self._background_s
+            record.busy_s += max(0.0, record.phases["comm"] - waited)
+            self._record = EpochTime()  # what is transferred from now on is none of this epoch's

@@ -28,20 +28,17 @@ class Absent(Exception):  # noqa: N818 - a counter that is not there is a state,
     """A metric cannot be had on this machine; the message says why."""
 
 
-class Reasons:
+class Reasons(dict[str, str]):
     """Why metrics are not available, by name: the first reason of each; after it the metric is not read again."""
-
-    def __init__(self) -> None:
-        self.why: dict[str, str] = {}
 
     def add(self, metrics: Iterable[str], reason: str) -> None:
         """Give up these metrics for `reason`, if they have not been already."""
         for metric in metrics:
-            self.why.setdefault(metric, reason)
+            self.setdefault(metric, reason)
 
     def attempt(self, read: Callable[[], T], *metrics: str) -> T | None:
         """Return the result of `read`; None if it raises `Absent` or all of `metrics` were given up before."""
-        if all(metric in self.why for metric in metrics):
+        if all(metric in self for metric in metrics):
             return None
         try:
             return read()
@@ -93,14 +90,13 @@ class Gpu:
 
     def limits(self) -> dict[str, float | None]:
         """Return the power cap and its default (W), and the highest clocks (MHz); None where they are not known."""
-        absent = Reasons()
         functions = {
             "power_cap_w": lambda: self.ask("nvmlDeviceGetEnforcedPowerLimit") / 1e3,
             "power_default_w": lambda: self.ask("nvmlDeviceGetPowerManagementDefaultLimit") / 1e3,
             "clock_max_mhz": lambda: self.ask("nvmlDeviceGetMaxClockInfo", self.api.NVML_CLOCK_SM),
             "memory_clock_max_mhz": lambda: self.ask("nvmlDeviceGetMaxClockInfo", self.api.NVML_CLOCK_MEM),
         }
-        return {name: absent.attempt(read, name) for name, read in functions.items()}
+        return {name: Reasons().attempt(read, name) for name, read in functions.items()}
 
 
 # By metric; all but the memory of this process are of the whole device. The utilisation is the share of time with a
@@ -220,13 +216,11 @@ def trim_heap() -> None:
 
 @contextmanager
 def outside_heap() -> Iterator[None]:
-    """Have blocks from 1 MiB on allocated outside of the heap: each goes back as a whole when it is freed.
-
-    Does nothing where no environment variable says what holds again afterwards.
-    """
+    """Have blocks from 1 MiB on allocated outside of the heap: each goes back as a whole when it is freed."""
     # A rank's heap keeps what an epoch frees (`harness.launch.process.DEFAULTS`), because the next one needs the same.
     # What is made before stays or is needed once: in the heap it would leave holes that little fits into.
     after = os.environ.get(THRESHOLD, "")
+    # Only where an environment variable says what holds again afterwards.
     option = getattr(ctypes.CDLL(None), "mallopt", None) if after.isdecimal() else None
     if option is None:
         yield

@@ -47,7 +47,7 @@ class Integrity:
         self.broken: str | None = None  # the first of RULES that was broken
         self._model, self._values, self._parameters = model, values, list(model.parameters())
         self._spec = getattr(model, "spec", None)
-        self._places, self._versions = self._seen_places(), self._seen_versions()
+        self._places, self._versions = [p.data_ptr() for p in self._parameters], self._seen_versions()
         self._sum, self._first = self._seen_sum(), True
         self._labels: Tensor | None = None
         self._outsiders = self._written = torch.zeros((), dtype=torch.bool, device=values.device)
@@ -61,7 +61,7 @@ class Integrity:
             or getattr(model, "spec", None) != self._spec
         ):
             self.violated(MODEL)
-        elif self._seen_places() != self._places:
+        elif [p.data_ptr() for p in self._parameters] != self._places:
             self.violated(REPLACED)
         elif bool(self._seen_sum() != self._sum):
             self.violated(rule)
@@ -104,9 +104,6 @@ class Integrity:
         """Keep the first rule that was broken."""
         self.broken = self.broken or rule
 
-    def _seen_places(self) -> list[int]:
-        return [parameter.data_ptr() for parameter in self._parameters]
-
     def _seen_versions(self) -> list[int]:
         return [self._values._version, *(parameter._version for parameter in self._parameters)]
 
@@ -148,30 +145,23 @@ class Inputs:
             self._learnt.append((_rows(learnt, self._some(learnt.numel())), step.outputs))
 
         def seen(rows: Rows, take: Callable[[Tensor, Nodes], None]) -> Rows:
-            if isinstance(rows, torch.Tensor):
-                take(rows, step.nodes)
-                return rows
-
-            def read(rows: Callable[[], Tensor] = rows) -> Tensor:
-                take(found := rows(), step.nodes)
+            def read() -> Tensor:
+                take(found := rows if isinstance(rows, torch.Tensor) else rows(), step.nodes)
                 return found
 
-            return read
+            return read() if isinstance(rows, torch.Tensor) else read
 
         aggregated = None if step.aggregated is None else seen(step.aggregated, self._take_aggregated)
         return seen(step.inputs, self._take_features), aggregated
 
     def ends_epoch(self) -> str | None:
         """Return the rule that a row of this epoch broke; None if all were right."""
-        taken, self._taken = self._taken, []
-        learnt, self._learnt = self._learnt, []
+        (taken, self._taken), (learnt, self._learnt) = (self._taken, []), (self._learnt, [])
         self._steps, self._step = self._step, 0
         self._chosen = self._random.randrange(max(1, self._steps))
         for rows, stored in taken:
             found, want = rows.cpu(), stored()
-            if found.shape != want.shape:
-                return INPUTS
-            if not ((found == want) | (found == 0) | (found.isnan() & want.isnan())).all():
+            if found.shape != want.shape or not ((found == want) | (found == 0) | (found.isnan() & want.isnan())).all():
                 return INPUTS
         trained = (self._worker.view.trains(self._own(rows.cpu().numpy(), nodes)).all() for rows, nodes in learnt)
         return None if all(trained) else LABELS

@@ -72,9 +72,9 @@ def rank_device(kind: str) -> torch.device:
 def backend_for(device: str, ranks: int, gpus: int) -> Backend:
     """Return what `ranks` of a machine with so many GPUs talk through: nccl where each has a GPU of its own, else gloo.
 
-    NCCL refuses two ranks on one device; gloo stages what they exchange through the host (`Communicator`). UserError
-    if this torch lacks what is needed.
+    UserError if this torch lacks what is needed.
     """
+    # NCCL refuses two ranks on one device; gloo stages what they exchange through the host (`Communicator`).
     shared = device == "cuda" and gpus < ranks
     if device == "cuda" and not shared and dist.is_nccl_available():
         return "nccl"
@@ -85,10 +85,7 @@ def backend_for(device: str, ranks: int, gpus: int) -> Backend:
 
 
 def join_group(job: Job, rank: int, world: int) -> Store | None:
-    """Join the trial's process group: nccl with a GPU for each local rank, gloo otherwise.
-
-    Returns the group's store, which has to be kept while there is a group.
-    """
+    """Join the trial's process group; returns its store, which has to be kept while there is a group."""
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
     if world == 1:

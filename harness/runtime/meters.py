@@ -13,26 +13,13 @@ from threading import Event, Lock, Thread
 from typing import Any
 
 from harness.deferred import torch
-from harness.runtime.counters import (
-    GPU_COUNTERS,
-    POWERCAP,
-    PROC,
-    Gpu,
-    Load,
-    PackageEnergy,
-    PeakMemory,
-    Rates,
-    Reasons,
-    open_gpu,
-    proportional_size,
-    resident_size,
-)
+from harness.runtime import counters
 from harness.runtime.run_config import IN_PHASES, Timing
 
 RESIDENT = "by_phase.peak_rss_bytes"
 PEAKS = (RESIDENT, "nvml_peak_bytes", "nvml_device_peak_bytes", "peak_pss_bytes")
-NVML_SAMPLED = tuple(name for name in GPU_COUNTERS if name != "energy_gpu_j")
-NVML_METRICS = (*GPU_COUNTERS, "gpu_slowed_share")
+NVML_SAMPLED = tuple(name for name in counters.GPU_COUNTERS if name != "energy_gpu_j")
+NVML_METRICS = (*counters.GPU_COUNTERS, "gpu_slowed_share")
 MEASURED = (
     *("peak_rss_bytes", "peak_pss_bytes", "allocator_peak_bytes"),
     *(*NVML_METRICS, "energy_cpu_j", "by_phase", RESIDENT),
@@ -98,17 +85,17 @@ class Sampler:
 
     def __init__(
         self,
-        reasons: Reasons,
+        reasons: counters.Reasons,
         phase: Callable[[], str],
         proc: Path,
-        gpu: Gpu | None,
-        packages: PackageEnergy | None = None,
-        load: Load | None = None,
+        gpu: counters.Gpu | None,
+        packages: counters.PackageEnergy | None = None,
+        load: counters.Load | None = None,
     ) -> None:
         self._reasons, self._phase, self._proc, self._packages, self._load = reasons, phase, proc, packages, load
-        self._readers: dict[str, Callable[[], Any]] = {RESIDENT: lambda: resident_size(proc)}
+        self._readers: dict[str, Callable[[], Any]] = {RESIDENT: lambda: counters.resident_size(proc)}
         if gpu is not None:
-            self._readers |= {name: partial(GPU_COUNTERS[name], gpu) for name in NVML_SAMPLED}
+            self._readers |= {name: partial(counters.GPU_COUNTERS[name], gpu) for name in NVML_SAMPLED}
         self._lock, self._next_pss = Lock(), 0.0
         self._turns = 0  # beginnings and ends of pauses: odd within one
         self._epoch: Summary | None = None
@@ -136,7 +123,7 @@ class Sampler:
                 self._add(turn, phase, {name: attempt(read, name) for name, read in self._readers.items()})
             if not (turn := self._turns) % 2 and (last or time.monotonic() >= self._next_pss):
                 start = time.thread_time()
-                size = attempt(lambda: proportional_size(self._proc), "peak_pss_bytes")
+                size = attempt(lambda: counters.proportional_size(self._proc), "peak_pss_bytes")
                 self.pss_interval_s = max(self.pss_interval_s, (time.thread_time() - start) / PSS_SHARE)
                 self._next_pss = time.monotonic() + self.pss_interval_s
                 self._add(turn, "", {"peak_pss_bytes": size})
@@ -165,31 +152,16 @@ class Sampler:
         with self._lock:
             self._turns += 1
 
-    def state(self) -> dict[str, Any]:
-        """Return what was taken so far."""
-        with self._lock:
-            phases = {phase: asdict(summary) for phase, summary in self.by_phase.items()}
-            return {"peaks": dict(self.peaks), "total": asdict(self.total), "by_phase": phases}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what another process had taken, by its `state`; only peaks of memory of this one count besides."""
-        with self._lock:
-            raise_peaks(self.peaks, state["peaks"])
-            self.total = Summary(**state["total"])
-            self.by_phase = {phase: Summary(**fields) for phase, fields in state["by_phase"].items()}
-
 
 class Meters:
     """Measures a rank during its training: memory, GPU utilisation and power, energy, load of its cores.
 
-    Nothing waits for a GPU. What cannot be had is None, with its reason in the report, never 0.
-
-    A counter that several ranks share belongs to one of them: the packages' energy to local rank 0, energy
-    and power of a GPU to the lowest local rank on it (ranks take GPUs in turn: its number is the GPU's).
+    Nothing waits for a GPU. What cannot be had is None, with its reason in the report, never 0. A counter that several
+    ranks share belongs to one of them: the packages' energy to local rank 0, energy and power of a GPU to the lowest
+    local rank on it (ranks take GPUs in turn: its number is the GPU's).
 
     Args:
-        device: this rank's.
-        local_rank: this rank's number among the trial's ranks on this machine, network namespaces included.
+        device, local_rank: this rank's, among the trial's ranks on this machine, network namespaces included.
         timing: the trial's; one that is not in phases starts no thread and reads no counter, only `memory` works.
         phase: returns the phase that the trainer is in, "" between epochs; called from the thread. On a GPU
             that is what the host is launching or waiting for.
@@ -206,12 +178,12 @@ class Meters:
         timing: Timing,
         phase: Callable[[], str],
         cores: int | None = None,
-        proc: Path = PROC,
-        powercap: Path = POWERCAP,
-        gpu: Callable[[torch.device], Gpu] = open_gpu,
+        proc: Path = counters.PROC,
+        powercap: Path = counters.POWERCAP,
+        gpu: Callable[[torch.device], counters.Gpu] = counters.open_gpu,
     ) -> None:
-        self.memory = PeakMemory(device, proc)
-        self._enabled, self._reasons = timing in IN_PHASES, (reasons := Reasons())
+        self.memory = counters.PeakMemory(device, proc)
+        self._enabled, self._reasons = timing in IN_PHASES, (reasons := counters.Reasons())
         if not self._enabled:
             reasons.add(MEASURED, f"timing: {timing}")
         # What this rank cannot have or is not to count.
@@ -229,13 +201,13 @@ class Meters:
         if self.memory.resident_source != "VmHWM":
             reasons.add(("peak_rss_bytes",), "the kernel cannot reset it: evaluations would be in it")
         self._gpu = reasons.attempt(lambda: gpu(device), *NVML_METRICS)
-        self._packages = reasons.attempt(lambda: PackageEnergy(powercap), "energy_cpu_j")
+        self._packages = reasons.attempt(lambda: counters.PackageEnergy(powercap), "energy_cpu_j")
         self._energy: dict[str, Callable[[], float]] = {}
         if self._gpu is not None:
-            self._energy["energy_gpu_j"] = partial(GPU_COUNTERS["energy_gpu_j"], self._gpu)
+            self._energy["energy_gpu_j"] = partial(counters.GPU_COUNTERS["energy_gpu_j"], self._gpu)
         if self._packages is not None:
             self._energy["energy_cpu_j"] = self._packages.joules
-        self._load = Load(cores) if self._enabled else None
+        self._load = counters.Load(cores) if self._enabled else None
         self._epochs: list[tuple[float, float]] = []
         self._sampler = Sampler(reasons, phase, proc, self._gpu, self._packages, self._load)
         self._stop = Event()
@@ -248,8 +220,7 @@ class Meters:
     def epoch(self) -> Iterator[dict[str, float | None]]:
         """Measure an epoch; the yielded metrics are filled in when the context ends.
 
-        `energy_gpu_j`, `energy_cpu_j`: joules of the whole GPU and of all packages. `gpu_utilisation` (0..1),
-        `gpu_power_w`: means of the samples in the epoch; None in an epoch too short for one.
+        Joules are of the whole GPU and of all packages; the others are means of the samples, None without one.
         """
         names = ("energy_gpu_j", "energy_cpu_j", "gpu_utilisation", "gpu_power_w")
         metrics: dict[str, float | None] = dict.fromkeys(names)
@@ -288,7 +259,7 @@ class Meters:
         clock down, `gpu_slowed` by reason; `gpu_limits`: of power and clocks. `counts_for`: shared counters that are
         this rank's to report; a sum over ranks is whole if each rank has those. `unavailable`: reason by metric.
         """
-        sampler, why = self._sampler, self._reasons.why
+        sampler, why = self._sampler, self._reasons
         if not self._stop.is_set():
             sampler.look(last=True)
         if sampler.failure is not None:
@@ -323,7 +294,7 @@ class Meters:
             "unavailable": dict(why),
         }
 
-    def loads(self) -> list[Rates]:
+    def loads(self) -> list[counters.Rates]:
         """Return `Load.of` of each epoch so far; it is read behind the last one."""
         if self._load is None:
             return []
@@ -331,13 +302,21 @@ class Meters:
         return [self._load.of(*epoch) for epoch in self._epochs]
 
     def state(self) -> dict[str, Any]:
-        """Return what was measured so far, but for `loads`."""
-        return {"memory": self.memory.state(), "samples": self._sampler.state()}
+        """Return what was measured so far, but for `loads`; in a pause."""
+        sampler = self._sampler
+        return {
+            "memory": self.memory.state(),
+            "peaks": dict(sampler.peaks),
+            "total": asdict(sampler.total),
+            "by_phase": {phase: asdict(summary) for phase, summary in sampler.by_phase.items()},
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what another process had measured, by its `state`."""
+        """Go on from what another process had measured, by its `state`; between epochs, whose samples are its alone."""
         self.memory.restore(state["memory"])
-        self._sampler.restore(state["samples"])
+        raise_peaks(self._sampler.peaks, state["peaks"])
+        self._sampler.total = Summary(**state["total"])
+        self._sampler.by_phase = {phase: Summary(**fields) for phase, fields in state["by_phase"].items()}
 
     def close(self) -> None:
         """End the thread and release NVML; a second call does nothing."""

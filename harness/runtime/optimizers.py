@@ -221,7 +221,7 @@ SCHEDULES: Registry[type[Schedule[Any]]] = Registry(Schedule, __name__)
 
 
 def optimizer_of(spec: TrainSpec, source: PluginSource | None = None) -> Optimizer[Any]:
-    """Return the optimizer that a training names; `source`: where its code is, if it is a plugin's."""
+    """Return the optimizer that a training names; `source`: where the code of a plugin's is."""
     found = OPTIMIZERS.load(spec.optimizer, source)
     return found(found.Options(**spec.optimizer_options))
 

@@ -101,10 +101,7 @@ class RankReport:
         self.progress(any_rank=True, event="stage", text=text)
 
     def flag(self, key: str, text: str) -> None:
-        """Flag the trial: its numbers stand, and are not what they seem; see docs/integrity.md.
-
-        `key`: one word for the kind of flag; `text`: one line, with the numbers. A text counts once.
-        """
+        """Flag the trial once, with a word for the kind and a line with the numbers: they are not what they seem."""
         self.flags[key, text] = None
 
     def state(self) -> dict[str, Any]:
@@ -147,20 +144,17 @@ class RankReport:
             yield
             self._data["status"] = "ok"
         except TrialError as failure:
-            self._fail(failure.status, failure.reason)
+            self._data |= {"status": failure.status, "reason": failure.reason}
         except UserError as error:
-            self._fail("error", str(error))
+            self._data["reason"] = str(error)
         except (MemoryError, torch.OutOfMemoryError) as error:
-            self._fail("oom", _first_line(error))
+            self._data |= {"status": "oom", "reason": _first_line(error)}
         except Exception as error:
             traceback.print_exc()
             text = _first_line(error)
-            self._fail("oom" if any(w in text.lower() for w in MEMORY_WORDS) else "error", text)
+            self._data |= {"status": "oom" if any(w in text.lower() for w in MEMORY_WORDS) else "error", "reason": text}
         finally:
             self._write()
-
-    def _fail(self, status: str, reason: str) -> None:
-        self._data |= {"status": status, "reason": reason}
 
     def _write(self) -> None:
         self._data["flags"] = list(self.flags)

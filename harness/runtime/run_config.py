@@ -13,18 +13,10 @@ from harness.spec import PluginSource, Presets, Spec, of_presets, with_options
 Timing = Literal["plain", "breakdown", "wall", "off"]
 # Timings whose epochs are measured phase by phase, with meters; others are only timed as a whole, or not at all.
 IN_PHASES: frozenset[Timing] = frozenset(("plain", "breakdown"))
-
 TrafficMode = Literal["count", "verify"]
-
-
-# Default of `train.evaluation_mib`.
-EVALUATION_MIB = 64.0
-
-# Default of `train.checkpoint`.
-CHECKPOINT = "10 min"
+EVALUATION_MIB = 64.0  # default of `train.evaluation_mib`
+CHECKPOINT = "10 min"  # default of `train.checkpoint`
 _CHECKPOINT = re.compile(r"off|([1-9]\d*) epochs?|(\d+(?:\.\d+)?) min")
-
-
 CachePolicy = Literal["none", "random", "degree", "inclusion"]
 
 

@@ -56,10 +56,7 @@ class Workload:
 
 
 def measure(cores: Sequence[int], repetitions: int = REPETITIONS) -> float:
-    """Return the median seconds of one repetition, from its start until the last of `cores` has done its share.
-
-    They begin each repetition together, as the ranks of a trial do each epoch.
-    """
+    """Return the median seconds of one repetition, which `cores` begin together, until all have done their shares."""
     start, spans = Barrier(len(cores)), [[(0.0, 0.0)] * len(cores) for _ in range(repetitions)]
 
     def work(number: int) -> None:

@@ -98,7 +98,7 @@ def test_a_figure_that_fails_is_given_up_and_the_others_go_on(bench: Bench) -> N
     bench.look("forward", percent=30, watts=70)
     row = bench.samples.by_phase["forward"].row()
     assert (row["gpu_power_w"], row["gpu_utilisation"]) == (None, 0.3)
-    assert bench.reasons.why == {"gpu_power_w": "NVML (GPU): Not Supported"}
+    assert bench.reasons == {"gpu_power_w": "NVML (GPU): Not Supported"}
 
 
 def test_the_page_table_is_walked_less_often_where_that_takes_long(bench: Bench) -> None:
