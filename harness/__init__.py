@@ -5,11 +5,10 @@ commands which train nothing stay fast. `__init__.pyi` says where they are.
 """
 
 from harness.caches import keep_kernels_where_one_can_write
-from harness.deferred import exports, moved
+from harness.deferred import exports
 
 keep_kernels_where_one_can_write()
-_find, __all__ = exports(__name__, __file__)
-__getattr__ = moved(__name__, _find, __all__)
+__getattr__, __all__ = exports(__name__, "__init__.pyi")
 
 
 def __dir__() -> list[str]:

@@ -11,14 +11,16 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import cached_property, partial, update_wrapper
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Deferred", "Function", "Kernel", "dist", "exports", "intrinsic", "moved", "numba", "numpy", "torch"]
+__all__ = ["Deferred", "Function", "Kernel", "dist", "exports", "intrinsic", "numba", "numpy", "torch"]
+
+
+PLUGIN = "plugin.pyi"
 
 
 class Deferred:
@@ -30,7 +32,7 @@ class Deferred:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        module = _module(self._name)
+        module = import_module(self._name)
         self.__dict__ = vars(module)
         return getattr(module, attribute)
 
@@ -59,7 +61,11 @@ class Kernel:
     @property
     def _numba_type_(self) -> Any:
         """Its type in kernels: that of what numba makes of it."""
-        return _numba_type(self.made)
+        from numba.core.registry import cpu_target
+
+        made, context = self.made, cpu_target.typing_context
+        context.refresh()  # or an intrinsic that was made while this kernel is compiled is not known yet
+        return context.resolve_value_type(made)
 
 
 class _Numba(Deferred):
@@ -71,12 +77,12 @@ class _Numba(Deferred):
         """See `numba.njit`."""
         if function is None:
             return partial(self.njit, **options)
-        return _kernel(function, lambda function: _module("numba").njit(function, **options))
+        return _kernel(function, lambda function: import_module("numba").njit(function, **options))
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
     """See `numba.extending.intrinsic`."""
-    return _kernel(function, lambda function: _module("numba.extending").intrinsic(function))
+    return _kernel(function, lambda function: import_module("numba.extending").intrinsic(function))
 
 
 def _kernel(function: Callable[..., Any], make: Callable[[Callable[..., Any]], Any]) -> Any:
@@ -88,57 +94,38 @@ def _made(function: Callable[..., Any], make: Callable[[Callable[..., Any]], Any
     known = function.__globals__
     for name in function.__code__.co_names:
         if isinstance(value := known.get(name), Deferred):
-            known[name] = _module(value._name)
+            known[name] = import_module(value._name)
     return make(function)
 
 
-def _module(name: str) -> ModuleType | Any:
-    return import_module(name)
+def exports(module: str, stub: str = "") -> tuple[Callable[[str], Any], list[str]]:
+    """Return `__getattr__` and `__all__` of a module of harness whose public names are those of a stub (.pyi).
 
-
-def _numba_type(value: Any) -> Any:
-    from numba.core.registry import cpu_target
-
-    context = cpu_target.typing_context
-    context.refresh()  # or an intrinsic that was made while this kernel is compiled is not known yet
-    return context.resolve_value_type(value)
-
-
-def exports(module: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
-    """Return `__getattr__` and `__all__` of a module whose public names are those of the stub (.pyi) next to its file.
-
-    A name is imported when it is first read; `harness` is what the stub's relative imports are relative to.
+    A name is imported when it is first read. Of a package the names of `plugin.pyi` are found too, with a warning: they
+    were there before.
     """
-    stub = Path(file).with_suffix(".pyi").read_text(encoding="utf-8")
-    places = {name: place for place, name in re.findall(r"^from (\.\S+) import \w+ as (\w+)$", stub, re.MULTILINE)}
+    own = _places(stub) if stub else {}
 
     def find(name: str) -> Any:
-        if name not in places:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        value = getattr(import_module(places[name], "harness"), name)
-        vars(sys.modules[module])[name] = value
+        place = own.get(name)
+        if place is None:
+            place = None if stub == PLUGIN or name.startswith("__") else _places(PLUGIN).get(name)
+            if place is None:
+                raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            text = f"{module}.{name} has moved: `from harness.plugin import {name}`"
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+        value = getattr(import_module(place, "harness"), name)
+        if name in own:
+            vars(sys.modules[module])[name] = value
         return value
 
-    return find, sorted(places)
+    return find, sorted(own)
 
 
-def moved(package: str, own: Callable[[str], Any] | None = None, names: Collection[str] = ()) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package some of whose public names are in `harness.plugin` now: it warns of them.
-
-    `own`: finds the `names` that are still the package's.
-    """
-
-    def find(name: str) -> Any:
-        if own is not None and name in names:
-            return own(name)
-        plugin = None if name.startswith("__") else import_module("harness.plugin")
-        if plugin is None or name not in plugin.__all__:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        text = f"{package}.{name} has moved: `from harness.plugin import {name}`"
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
-        return getattr(plugin, name)
-
-    return find
+def _places(stub: str) -> dict[str, str]:
+    """Return by public name where it is, relative to harness."""
+    text = Path(__file__).with_name(stub).read_text(encoding="utf-8")
+    return {name: place for place, name in re.findall(r"^from (\.\S+) import \w+ as (\w+)$", text, re.MULTILINE)}
 
 
 class Function:

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import Any, Literal, get_args
 
 from harness.errors import UserError, nearest
@@ -38,6 +39,7 @@ of a device, "slowest": that of the rank with the longest median epoch."""
 Epochs = Literal["", "all", "timed", "plain", "phased"]
 """Epochs whose mean is taken: all, those after warm-up, of these those without barriers, or those with."""
 
+OF_CONFIG = ("parts", "seed", "repeat")  # numbers that are no results
 COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 STAT = "stat_"  # what the columns of a method's own metrics begin with
 
@@ -55,11 +57,7 @@ class Formula:
 
     @classmethod
     def parse(cls, text: str) -> Formula:
-        """Read `a`, `a + b` or `a + b / c + d`, where the sums are taken first.
-
-        Raises:
-            ValueError: anything else; what columns there are is not looked at.
-        """
+        """Read `a`, `a + b` or `a + b / c + d`, where the sums are taken first; ValueError for anything else."""
         sides = [[name.strip() for name in side.split("+")] for side in text.split("/")]
         if len(sides) > 2 or not all(COLUMN.fullmatch(name) for side in sides for name in side):
             raise ValueError(
@@ -154,12 +152,9 @@ class Metric(Registered):
     def word(self, change: float) -> str:
         """Return what to call a change; negative is less."""
         words = ("faster", "slower") if self.unit in ("s", "s/epoch") else ("less", "more")
-        if self.difference:
-            words = "worse", "better"
-        elif self.better == "more":
-            words = "slower", "faster"
-        elif self.better is None:
-            words = "lower", "higher"
+        if self.better != "less":
+            rising = ("worse", "better") if self.difference else ("slower", "faster")
+            words = rising if self.better else ("lower", "higher")
         return words[change > 0]
 
     def worse(self, change: float) -> bool:
@@ -170,8 +165,7 @@ class Metric(Registered):
 REGISTERED: Registry[Metric] = Registry(Metric, __name__)
 
 
-def _words_of(name: str, doc: str, **others: Any) -> Metric:
-    return Metric(name, doc, value="words", **others)
+_words_of = partial(Metric, value="words")
 
 
 def _score(name: str, doc: str, heading: str, **others: Any) -> Metric:
@@ -189,28 +183,21 @@ def _memory(name: str, doc: str, heading: str, **others: Any) -> Metric:
 # fmt: off
 def _table() -> Iterable[Metric]:
     """Yield the tool's own metrics, in the order of the columns."""
-    names = "names; the method's options, complete (dict)"
-    ids = "suite, id, one line for people"
-    data = "name; its note; `real`, `generated` or `twin`"
     where = "ranks; name; the network's label, `none` for the loopback; seed; which of its repeats; `cpu` or `cuda`"
-    for name in ("suite", "trial", "label"):
-        yield _words_of(name, ids, epoch_doc="" if name == "label" else "`epoch` from 0")
-    for name in ("dataset", "dataset_note", "origin"):
-        yield _words_of(name, data)
-    for name in ("model", "method", "options"):
-        yield _words_of(name, names)
-    yield Metric("parts", where)
-    yield _words_of("partitioner", where)
-    yield _words_of("network", where)
-    yield Metric("seed", where)
-    yield Metric("repeat", where)
-    yield _words_of("device", where)
-    for name in ("status", "reason"):
-        yield _words_of(name, "how it ended (README, Statuses); why it is not ok")
+    for names, doc in (
+        (("suite", "trial", "label"), "suite, id, one line for people"),
+        (("dataset", "dataset_note", "origin"), "name; its note; `real`, `generated` or `twin`"),
+        (("model", "method", "options"), "names; the method's options, complete (dict)"),
+        (("parts", "partitioner", "network", "seed", "repeat", "device"), where),
+        (("status", "reason"), "how it ended (README, Statuses); why it is not ok"),
+    ):
+        for name in names:
+            said = "`epoch` from 0" if name in ("suite", "trial") else ""
+            yield Metric(name, doc, value="number" if name in OF_CONFIG else "words", epoch_doc=said)
     yield _words_of("flags", "what its numbers may hide, `KEY: what` each (docs/integrity.md)")
     yield _time("epoch_time_s", "median over the epochs after warm-up, those with barriers left out, of the slowest "
-        "rank's time of that epoch", "Epoch time", by_epoch=True,
-        epoch_doc="of this rank in this epoch; the phases add up to the epoch")
+        "rank's time of that epoch", "Epoch time", by_epoch=True, epoch_doc="of this rank in this epoch; the phases "
+        "add up to the epoch")
     yield Metric("epochs", "epochs trained", heading="Epochs", key="summary.epochs")
     yield Metric("throughput_epochs_s", "1 / `epoch_time_s`", "1/s", "Epochs per second", "more", machine=True,
         by_epoch=True)
@@ -225,15 +212,19 @@ def _table() -> Iterable[Metric]:
     yield _time("time_to_target_with_setup_s", prepared, "Time to target with set-up")
     yield _time("prepared_s", prepared, "Set-up and what it found")
     for phase in PHASES:
-        yield _time(f"time_{phase}_s", "mean over the epochs after warm-up (with `timing: breakdown`: over those "
-            "with barriers), of one rank: the slowest, by median. They add up to its mean epoch. None with `timing: "
-            "wall`", phase, "s/epoch", family="time_PHASE_s", ranks="slowest", epochs="phased",
-            epoch_doc="of this rank in this epoch; the phases add up to the epoch")
-    yield from _of_host()
+        yield _time(f"time_{phase}_s", "mean over the epochs after warm-up (with `timing: breakdown`: over those with "
+            "barriers), of one rank: the slowest, by median. They add up to its mean epoch. None with `timing: wall`",
+            phase, "s/epoch", family="time_PHASE_s", ranks="slowest", epochs="phased", epoch_doc="of this rank in this "
+            "epoch; the phases add up to the epoch")
+    host = ("the host's wall time in these phases, of the same rank and epochs; on a GPU the phases' own are the "
+        "device's")
+    for phase in HOST_PHASES:
+        yield _time(f"host_{phase}_s", host, f"{phase}, host", "s/epoch", ranks="slowest", epochs="phased",
+            key=f"epochs.host_{phase}_s", epoch_doc="as above")
     for purpose in PURPOSES:
         yield Metric(f"bytes_{purpose}", "payload sent, summed over ranks, mean over all epochs", "B/epoch", purpose,
-            "less", family="bytes_PURPOSE", ranks="sum", epochs="all", exact=True,
-            epoch_doc="sent by this rank in this epoch")
+            "less", family="bytes_PURPOSE", ranks="sum", epochs="all", exact=True, epoch_doc="sent by this rank in "
+            "this epoch")
     yield _memory("peak_memory_bytes", "largest of the ranks; where it was read", "Peak memory")
     yield _words_of("peak_memory_source", "largest of the ranks; where it was read")
     base = ("of that rank: what interpreter and libraries hold before it reads any data, by the same source; the peak "
@@ -254,9 +245,8 @@ def _table() -> Iterable[Metric]:
     outside = "payload sent in set-up and in evaluations and checks, summed over ranks, of the whole trial"
     yield Metric("setup_bytes", outside, "B", "Bytes of set-up", "less", exact=True)
     yield Metric("eval_bytes", outside, "B", "Bytes of evaluations", "less", exact=True)
-    yield _time("background_cpu_s", "CPU seconds of background threads (draws, fetches, transfers, "
-        "explanations) of the whole trial, not of threads that they share products with; largest of the ranks",
-        "Background threads")
+    yield _time("background_cpu_s", "CPU seconds of background threads (draws, fetches, transfers, explanations) of "
+        "the whole trial, not of threads that they share products with; largest of the ranks", "Background threads")
     yield _words_of("started", "ISO 8601, UTC")
     interval = "95 % bootstrap interval of that median"
     yield _time("epoch_time_low_s", interval, "Epoch time, lower end")
@@ -265,16 +255,16 @@ def _table() -> Iterable[Metric]:
     last = "scores after the last epoch"
     yield _score("final_val", last, "Last validation score", key="summary.final_val")
     yield _score("final_test", last, "Last test score", key="summary.final_test")
-    yield _words_of("timing", "`plain`, `breakdown`, `wall` or `off`",
-        epoch_doc="how this epoch was timed; barriers waited at")
+    yield _words_of("timing", "`plain`, `breakdown`, `wall` or `off`", epoch_doc="how this epoch was timed; barriers "
+        "waited at")
     behind = "epochs behind the median; fewer than 6 (no 95 % interval of a median exists then)"
     yield Metric("timed_epochs", behind, heading="Timed epochs")
     yield _words_of("too_short", behind, unit="bool")
-    yield Metric("residue", "largest over ranks: share of the mean epoch that no named phase covers, `other` "
-        "included", "fraction", "Residue")
+    yield Metric("residue", "largest over ranks: share of the mean epoch that no named phase covers, `other` included",
+        "fraction", "Residue")
     yield Metric("barrier_cost", "median epoch with barriers / median epoch without, - 1", "fraction")
-    overlap = ("time in which exchanges were under way; time the trainer waited for them (= phase `comm`). They "
-        "differ where transfers go on in the background")
+    overlap = ("time in which exchanges were under way; time the trainer waited for them (= phase `comm`). They differ "
+        "where transfers go on in the background")
     for name, heading in (("busy", "Busy"), ("exposed", "Exposed")):
         yield _time(f"comm_{name}_s", overlap, heading, "s/epoch", ranks="slowest", epochs="phased",
             key=f"epochs.comm_{name}_s", epoch_doc="as above")
@@ -285,38 +275,36 @@ def _table() -> Iterable[Metric]:
         "over timed epochs; largest of the ranks", "fraction", "Other load", "less", machine=True, ranks="max",
         epochs="plain", key="epochs.foreign_share", epoch_doc="in the windows of half a second that it lies in, of the "
         "cores of this rank and those that share them; an epoch above 0.1 counts as loaded")
-    yield Metric("cpu_utilisation", "CPU seconds a second of a rank, all its threads; mean over ranks", "cores",
-        "CPU")
+    yield Metric("cpu_utilisation", "CPU seconds a second of a rank, all its threads; mean over ranks", "cores", "CPU")
     use = "of this epoch; of ranks that share a device one reports it"
-    yield Metric("gpu_utilisation", "share of time with a kernel running (NVML averages over 1/6 to 1 s), mean of "
-        "the samples in timed epochs, mean over ranks", "fraction", "GPU utilisation", ranks="mean", epochs="plain",
+    yield Metric("gpu_utilisation", "share of time with a kernel running (NVML averages over 1/6 to 1 s), mean of the "
+        "samples in timed epochs, mean over ranks", "fraction", "GPU utilisation", ranks="mean", epochs="plain",
         key="epochs.gpu_utilisation", epoch_doc=use)
-    yield Metric("gpu_power_w", "mean of the samples in timed epochs, summed over GPUs; of the whole GPU, by "
-        "any process", "W", "GPU power", ranks="devices", epochs="plain", key="epochs.gpu_power_w", epoch_doc=use)
+    yield Metric("gpu_power_w", "mean of the samples in timed epochs, summed over GPUs; of the whole GPU, by any "
+        "process", "W", "GPU power", ranks="devices", epochs="plain", key="epochs.gpu_power_w", epoch_doc=use)
     yield Metric("gpu_clock_mhz", "clock of the multiprocessors, mean of the samples in epochs, mean over ranks", "MHz",
         "GPU clock", "more", machine=True, ranks="mean", key="meters.gpu_clock_mhz")
     yield Metric("gpu_slowed_share", "share of the samples in epochs in which the driver held the GPU's clock down "
         "(power cap, heat, ...); largest of the ranks", "fraction", "GPU slowed", "less", machine=True, ranks="max",
         key="meters.gpu_slowed_share")
     yield Metric("energy_gpu_j", "difference of the driver's energy counter over an epoch, mean over timed epochs, "
-        "summed over GPUs", "J/epoch", "GPU energy", "less", machine=True, ranks="devices",
-        epochs="plain", key="epochs.energy_gpu_j", epoch_doc=use)
-    yield Metric("energy_cpu_j", "the same of all processor packages (RAPL) of each machine, other processes "
-        "included, DRAM not; needs readable `/sys/class/powercap/intel-rapl:*/energy_uj` (mostly root)", "J/epoch",
-        "CPU energy", "less", machine=True, ranks="devices", epochs="plain", key="epochs.energy_cpu_j",
-        epoch_doc=use)
+        "summed over GPUs", "J/epoch", "GPU energy", "less", machine=True, ranks="devices", epochs="plain",
+        key="epochs.energy_gpu_j", epoch_doc=use)
+    yield Metric("energy_cpu_j", "the same of all processor packages (RAPL) of each machine, other processes included, "
+        "DRAM not; needs readable `/sys/class/powercap/intel-rapl:*/energy_uj` (mostly root)", "J/epoch", "CPU energy",
+        "less", machine=True, ranks="devices", epochs="plain", key="epochs.energy_cpu_j", epoch_doc=use)
     for name, heading, doc in (
-        ("peak_rss_bytes", "Peak RSS", "largest of the ranks: the kernel's peak resident set (VmHWM), "
-         "interpreter and libraries included, evaluations left out"),
-        ("peak_pss_bytes", "Peak PSS", "largest of the ranks: proportional set (a page shared by n "
-         "processes counts 1/n), read each 2 s (less often for large processes; `pss_interval_s` in the "
-         "record) and at the end. A peak between two readings is missed"),
-        ("nvml_peak_bytes", "NVML", "largest of the ranks: GPU memory of the process as the driver counts "
-         "it, sampled each 0.1 s: tensors, what the allocator keeps, context, libraries"),
-        ("nvml_device_peak_bytes", "NVML, whole GPU", "largest of the GPUs: memory in use by any process, sampled "
-         "each 0.1 s; reported where the driver does not list processes, as in many containers"),
-        ("allocator_peak_bytes", "CUDA allocator", "largest of the ranks: the most that torch's CUDA "
-         "allocator had handed out: tensors alone"),
+        ("peak_rss_bytes", "Peak RSS", "largest of the ranks: the kernel's peak resident set (VmHWM), interpreter and "
+            "libraries included, evaluations left out"),
+        ("peak_pss_bytes", "Peak PSS", "largest of the ranks: proportional set (a page shared by n processes counts "
+            "1/n), read each 2 s (less often for large processes; `pss_interval_s` in the record) and at the end. A "
+            "peak between two readings is missed"),
+        ("nvml_peak_bytes", "NVML", "largest of the ranks: GPU memory of the process as the driver counts it, sampled "
+            "each 0.1 s: tensors, what the allocator keeps, context, libraries"),
+        ("nvml_device_peak_bytes", "NVML, whole GPU", "largest of the GPUs: memory in use by any process, sampled each "
+            "0.1 s; reported where the driver does not list processes, as in many containers"),
+        ("allocator_peak_bytes", "CUDA allocator", "largest of the ranks: the most that torch's CUDA allocator had "
+            "handed out: tensors alone"),
     ):
         yield _memory(name, doc, heading, ranks="max", key=f"meters.{name}")
     yield _memory("memory_model_bytes", "what the method's memory model says of the rank that needs most; its "
@@ -329,33 +317,24 @@ def _table() -> Iterable[Metric]:
     yield _time("eval_s", "all evaluations; largest of the ranks; 0 where there are none", "Evaluations", ranks="max",
         key="eval_s", epoch_doc="the evaluation behind this epoch; 0 where none")
     yield Metric("edges", sizes, heading="Edges", ranks="sum", key="edges", exact=True)
-    yield _score("sampled_test_at_best_val", "test score by the method's own sampler, of the evaluation with the "
-        "best exact validation score (`train.sampled_eval`)", "Sampled test score",
-        key="summary.sampled_test_at_best_val")
-    yield Metric("train_nodes_per_s", "training nodes of all ranks / `epoch_time_s` (papers: Knodes/s are thousands "
-        "of it)", "1/s", "Training nodes per second", "more", machine=True, by_epoch=True)
-    steps = ("updates of the weights in an epoch; median over the same epochs as `epoch_time_s` of the slowest "
-        "rank's time / them")
+    yield _score("sampled_test_at_best_val", "test score by the method's own sampler, of the evaluation with the best "
+        "exact validation score (`train.sampled_eval`)", "Sampled test score", key="summary.sampled_test_at_best_val")
+    yield Metric("train_nodes_per_s", "training nodes of all ranks / `epoch_time_s` (papers: Knodes/s are thousands of "
+        "it)", "1/s", "Training nodes per second", "more", machine=True, by_epoch=True)
+    steps = ("updates of the weights in an epoch; median over the same epochs as `epoch_time_s` of the slowest rank's "
+        "time / them")
     yield Metric("steps", steps, heading="Steps", epoch_doc="updates of the weights")
     yield _time("step_time_s", steps, "Time of a step")
     yield _time("reference_s", "what the reference workload took on the machine, nearest to the trial's middle",
         "Reference workload")
-
-
-def _of_host() -> Iterable[Metric]:
-    host = ("the host's wall time in these phases, of the same rank and epochs; on a GPU the phases' own are the "
-        "device's")
-    for phase in HOST_PHASES:
-        yield _time(f"host_{phase}_s", host, f"{phase}, host", "s/epoch", ranks="slowest", epochs="phased",
-            key=f"epochs.host_{phase}_s", epoch_doc="as above")
-
-
-def _of_usage() -> Iterable[Metric]:
-    """Yield the CPU time and bytes of ranks that are not measured by epochs: docs/integrity.md."""
     used = ("CPU seconds from the end of the set-up, summed over ranks: of the trainer's thread; of libraries' threads "
         "(gloo, OpenMP) and the harness's own; of the method's; of the method's in evaluations, which are in no other")
-    for name, heading in (("main", "Trainer"), ("library", "Libraries"), ("method", "Method's threads"),
-        ("eval_method", "Method's threads in evaluations")):
+    for name, heading in (
+        ("main", "Trainer"),
+        ("library", "Libraries"),
+        ("method", "Method's threads"),
+        ("eval_method", "Method's threads in evaluations"),
+    ):
         yield Metric(f"{name}_cpu_s", used, "s", f"{heading}, CPU", ranks="sum", key=f"usage.{name}_cpu_s")
     yield Metric("children_cpu_s", "CPU seconds of processes that ranks started, from the end of the set-up", "s",
         "Child processes, CPU", ranks="sum", key="usage.children_cpu_s")
@@ -372,46 +351,42 @@ def _of_epochs() -> Iterable[Metric]:
     yield Metric("barriers", epoch_doc="how this epoch was timed; barriers waited at")
     seen = ("in the same windows: cores busy with anything, with this rank, and taken by the host; share of the time "
         "in which a quota stopped it; times that heat slowed a core; mean clock")
-    for name, unit in (("busy_cores", "cores"), ("own_cores", "cores"), ("steal_cores", "cores"),
-            ("throttled", "fraction"), ("thermal_throttles", ""), ("cpu_mhz", "MHz")):
+    for name, unit in (
+        ("busy_cores", "cores"),
+        ("own_cores", "cores"),
+        ("steal_cores", "cores"),
+        ("throttled", "fraction"),
+        ("thermal_throttles", ""),
+        ("cpu_mhz", "MHz"),
+    ):
         yield Metric(name, unit=unit, epoch_doc=seen)
     cpu = "CPU time of this process, all threads; the same by the phase the trainer was in"
     yield Metric("cpu_s", unit="s", epoch_doc=cpu)
     for phase in PHASES:
         yield Metric(f"cpu_{phase}_s", unit="s", epoch_doc=cpu, family="cpu_PHASE_s")
-    yield Metric("loss", epoch_doc="cross-entropy, or binary cross-entropy summed over classes: mean over the "
-        "training rows of all ranks (mini-batches: over the steps, weighted by rows)")
+    yield Metric("loss", epoch_doc="cross-entropy, or binary cross-entropy summed over classes: mean over the training "
+        "rows of all ranks (mini-batches: over the steps, weighted by rows)")
     yield Metric("lr", epoch_doc="learning rate")
     for split in ("train", "val", "test"):
         doc = "exact evaluation; NaN where not evaluated"
         yield Metric(f"{split}_score", unit="fraction", better="more", epoch_doc=doc)
     for split in ("val", "test"):
         yield Metric(f"sampled_{split}_score", unit="fraction", better="more", epoch_doc="with `train.sampled_eval`: "
-            "the same nodes scored on blocks that the method draws for them, the same draws each time; NaN for "
-            "methods that draw for no node in particular. Never used to choose the best epoch")
+            "the same nodes scored on blocks that the method draws for them, the same draws each time; NaN for methods "
+            "that draw for no node in particular. Never used to choose the best epoch")
 # fmt: on
 
 
-METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (*_table(), *_of_usage())}
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _table()}
 """The tool's own metrics of a trial by name, in the order of the columns of `load_results`."""
-EPOCH_METRICS: Mapping[str, Metric] = {
-    metric.name: metric for metric in (*METRICS.values(), *_of_epochs()) if metric.epoch_doc
-}
+EPOCH_METRICS: Mapping[str, Metric] = {each.name: each for each in (*METRICS.values(), *_of_epochs()) if each.epoch_doc}
 """Those of an epoch and rank, by the column of `load_epochs`."""
 
 
 def find_metric(name: str, declared: Iterable[Metric] = ()) -> Metric:
-    """Return what is known of a column of `load_results`.
-
-    Args:
-        name: of the column.
-        declared: metrics of the methods that the column is of.
-
-    Raises:
-        UserError: it is no number.
-    """
+    """Return what is known of a column of `load_results`, of methods that declare metrics; UserError if no number."""
     own = {metric.name: metric for metric in (*METRICS.values(), *installed(), *declared)}
-    known = [m.name for m in own.values() if m.value == "number" and m.name not in ("parts", "seed", "repeat")]
+    known = [m.name for m in own.values() if m.value == "number" and m.name not in OF_CONFIG]
     if name in known:
         return own[name]
     for metric in own.values():
@@ -432,10 +407,8 @@ def installed() -> list[Metric]:
 
 def as_declared(metrics: Iterable[Metric]) -> list[dict[str, Any]]:
     """Return metrics as a record keeps them: what differs from the defaults."""
-    default = Metric("")
-    return [
-        {key: value for key, value in asdict(metric).items() if value != getattr(default, key)} for metric in metrics
-    ]
+    default = asdict(Metric(""))
+    return [{key: value for key, value in asdict(metric).items() if value != default[key]} for metric in metrics]
 
 
 def from_declared(kept: Iterable[Mapping[str, Any]]) -> list[Metric]:

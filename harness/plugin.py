@@ -6,4 +6,4 @@ name is imported on first use; docs/reference/plugin.md lists them, `plugin.pyi`
 
 from harness.deferred import exports
 
-__getattr__, __all__ = exports(__name__, __file__)
+__getattr__, __all__ = exports(__name__, "plugin.pyi")

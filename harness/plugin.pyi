@@ -37,6 +37,10 @@ from .graph.kernels import uniform_on_device as uniform_on_device
 from .graph.partition import Halo as Halo
 from .graph.partition import Partition as Partition
 from .graph.partition import View as View
+from .launch.executors import Arrivals as Arrivals
+from .launch.executors import Executor as Executor
+from .launch.executors import Submission as Submission
+from .launch.hardware import Capacity as Capacity
 from .metrics import STAT as STAT
 from .metrics import Purpose as Purpose
 from .models.gnn import GNN as GNN

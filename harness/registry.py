@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.util
 import inspect
 import operator
 import pkgutil
@@ -18,10 +17,9 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from harness.errors import UserError, nearest
@@ -34,14 +32,12 @@ T = TypeVar("T")
 
 
 class Registered:
-    """Base of the kinds.
+    """Base of the kinds; what has a `name` of its own can be named by suites and options.
 
     Attributes:
         kind: what messages call one of them, e.g. "method"; set by the base class of the kind.
         group: entry points of installed packages; set there, too.
         registry: finds them.
-
-    What has a `name` of its own can be named by suites and options.
     """
 
     kind: ClassVar[str]
@@ -63,6 +59,7 @@ class Registered:
 
 PluginKey = tuple[str, str]
 """Kind and name of what a plugin brings."""
+Plugins = Mapping[PluginKey, PluginSource]
 
 
 @dataclass(frozen=True)
@@ -76,17 +73,15 @@ class Found(Generic[T]):
 class Registry(Generic[T]):
     """All of one kind by name.
 
-    Args:
-        base: the kind's base class.
-        own: module, or package of modules, that holds the tool's own; None if entry points name them.
-        others: modules of the package that define none, and are not imported to look for some.
+    `own` is the module, or package of modules, that holds the tool's own; None if entry points name them. `others` are
+    modules of the package that define none, and are not imported to look for some.
     """
 
     def __init__(self, base: type[Registered], own: str | None = None, others: Sequence[str] = ()) -> None:
         self.base, self._package, self._others, self.kind = base, own, others, base.kind
         base.registry = self
 
-    def names(self, plugins: Mapping[PluginKey, PluginSource] | None = None) -> list[str]:
+    def names(self, plugins: Plugins | None = None) -> list[str]:
         """Return the names of what is installed, and of what plugins bring, sorted."""
         return sorted({*self._own, *self._points(), *(name for kind, name in plugins or {} if kind == self.kind)})
 
@@ -98,24 +93,18 @@ class Registry(Generic[T]):
 
     def hidden(self) -> list[str]:
         """Return a line for each installed one whose name another package's has."""
-        first = self._points()
-        lines = []
-        for point in self._entry_points():
-            if point.name in self._own or first[point.name] != point:
-                package = DISTRIBUTION if point.name in self._own else first[point.name].package
-                taken = f"package {package} has a {self.kind} of that name"
-                lines.append(f"{point.name} of package {point.package}: {taken}")
-        return lines
+        first, every = self._points(), _installed(self.base.group, tuple(sys.path))
+        packages = {name: DISTRIBUTION if name in self._own else point.package for name, point in first.items()}
+        return [
+            f"{point.name} of package {point.package}: package {packages[point.name]} has a {self.kind} of that name"
+            for point in every
+            if point.name in self._own or first[point.name] != point
+        ]
 
-    def find(self, name: str, plugins: Mapping[PluginKey, PluginSource] | None = None) -> Found[T]:
-        """Return what a suite names.
+    def find(self, name: str, plugins: Plugins | None = None) -> Found[T]:
+        """Return what a suite names: an installed one, a plugin's (see `find_plugins`), or `package.module:Name`.
 
-        Args:
-            name: of an installed one or a plugin's, or `package.module:Name`.
-            plugins: from `find_plugins`.
-
-        Raises:
-            UserError: there is none of that name, or it does not import.
+        Raises UserError if there is none of that name, or it does not import.
         """
         plugins = plugins or {}
         if (self.kind, name) in plugins:
@@ -123,34 +112,24 @@ class Registry(Generic[T]):
             return Found(self.load(name, source), source)
         if name in self._own:
             return Found(self._own[name], None)
-        if ":" in name:
-            value = self._import(name, name)
-            return Found(value, source_of(value, name))
-        points = self._points()
-        if name not in points:
+        point = _Point(name, name, "") if ":" in name else self._points().get(name)
+        if point is None:
             of_file = f"its name, and the file by --plugin {name}" if name.endswith(".py") else None
             raise UserError(f"unknown {self.kind} '{name}'", fix=of_file or nearest(name, self.names(plugins)))
-        point = points[name]
         value = self._import(point.value, name)
         return Found(value, None if point.package == DISTRIBUTION else source_of(value, point.value))
 
     def load(self, name: str, source: PluginSource | None = None) -> T:
-        """Return what has a name.
+        """Return what has a name, as `find` does; its code is at `source`, as found here or in another process.
 
-        Args:
-            name: of an installed one, or `package.module:Name` for one that is not installed.
-            source: where the code is, as `find` returned it, here or in another process.
-
-        Raises:
-            UserError: there is none of that name, it does not import, or its file is not what it was.
+        Raises UserError also if the file is not what it was.
         """
         if source is None:
             return self.find(name).value
         if source.module is None:
             module = import_file(source.file, source.sha256)
             return self._of_module(module, source.cls, f"{source.file}: {source.cls}")
-        if sha256_of(source.file) != source.sha256:
-            raise UserError("changed since the run began", file=source.file, fix="start the run again")
+        _unchanged(source.file, source.sha256)
         return self._import(f"{source.module}:{source.cls}", name)
 
     def loaded(self, name: str, source: PluginSource | None = None) -> T | None:
@@ -158,39 +137,28 @@ class Registry(Generic[T]):
 
         For names and sources that come from a record: nothing is run that only a record names.
         """
+        module = name.partition(":")[0] if ":" in name else ""
         if source is not None:
             module = source.module or module_name(source.file, source.sha256)
-        else:
-            module = name.partition(":")[0] if ":" in name else ""
-        if module and module not in sys.modules:
-            return None
         try:
-            return self.load(name, source)
+            return self.load(name, source) if not module or module in sys.modules else None
         except UserError:
             return None
 
     @cached_property
     def _own(self) -> dict[str, T]:
         """What the modules of the own package define, in their order."""
-        found: dict[str, T] = {}
         if self._package is None:
-            return found
+            return {}
         package = importlib.import_module(self._package)
-        inside = sorted(
-            {each.name for each in pkgutil.iter_modules(getattr(package, "__path__", ()))} - {*self._others}
-        )
-        for module in [package, *(importlib.import_module(f"{self._package}.{name}") for name in inside)]:
-            for _, value in registered_in(module):
-                if value.kind == self.kind:
-                    found[value.name] = cast(T, value)
-        return found
+        inside = {each.name for each in pkgutil.iter_modules(getattr(package, "__path__", ()))} - {*self._others}
+        modules = [package, *(importlib.import_module(f"{self._package}.{name}") for name in sorted(inside))]
+        defined = (cast(Any, value) for module in modules for _, value in registered_in(module))
+        return {value.name: value for value in defined if value.kind == self.kind}
 
     def _points(self) -> dict[str, _Point]:
         # The tool's own come last here, so that another package's does not take their place.
-        return {point.name: point for point in reversed(self._entry_points())}
-
-    def _entry_points(self) -> tuple[_Point, ...]:
-        return _installed(self.base.group, tuple(sys.path))
+        return {point.name: point for point in reversed(_installed(self.base.group, tuple(sys.path)))}
 
     def _import(self, path: str, name: str) -> T:
         """Return what is at `package.module:Name`; messages call it `name`."""
@@ -218,13 +186,9 @@ class Registry(Generic[T]):
 
 
 class Catalogue:
-    """What a suite can name: its plugins' and installed ones. Each name is resolved once.
+    """What a suite can name: what its plugins bring (`sources`) and installed ones. Each name is resolved once."""
 
-    Args:
-        sources: what the suite's plugins bring, from `find_plugins`.
-    """
-
-    def __init__(self, sources: Mapping[PluginKey, PluginSource]) -> None:
+    def __init__(self, sources: Plugins) -> None:
         self.sources = sources
         self._found: dict[PluginKey, Found[Any]] = {}
 
@@ -244,10 +208,7 @@ class _Point(NamedTuple):
 
 @cache
 def _installed(group: str, path: tuple[str, ...]) -> tuple[_Point, ...]:
-    """Return the entry points of a group of what is installed on `path`, the tool's own first.
-
-    Slow: files of every package are read.
-    """
+    """Return the entry points of a group of what is installed on `path`, the tool's own first."""
     packages: dict[int, str] = {}  # a distribution reads its metadata each time that it is asked for its name
     found = []
     for point in entry_points(group=group):
@@ -268,17 +229,12 @@ def registered_in(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def find_plugins(
-    entries: Iterable[str], directory: Path | None = None, known: Mapping[PluginKey, PluginSource] | None = None
+    entries: Iterable[str], directory: Path | None = None, known: Plugins | None = None
 ) -> dict[PluginKey, PluginSource]:
-    """Return where what plugins bring is, by kind and name.
+    """Return where what plugins bring is, by kind and name, and what is `known` of other plugins.
 
-    Args:
-        entries: `file.py` or `package.module` each.
-        directory: what relative files are relative to; default the working directory.
-        known: what other plugins bring; it is returned too, and its names are taken.
-
-    Raises:
-        UserError: a file that is not there, a plugin that does not import or brings nothing, a name twice.
+    An entry is `file.py`, relative to `directory` (default: the working directory), or `package.module`. Raises
+    UserError for a file that is not there, a plugin that does not import or brings nothing, a name twice.
     """
     found = dict(known or {})
     for entry in entries:
@@ -302,10 +258,14 @@ def _file(entry: str, directory: Path | None) -> Path | None:
 
 
 def _brought_by(entry: str, directory: Path | None) -> dict[PluginKey, PluginSource]:
-    file = _file(entry, directory)
-    module = import_file(file, sha256_of(file)) if file else import_module(entry)
+    file, brought = _file(entry, directory), dict[PluginKey, PluginSource]()
     where = str(file or entry)
-    brought: dict[PluginKey, PluginSource] = {}
+    try:
+        module = import_file(file, sha256_of(file)) if file else importlib.import_module(entry)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
+        raise UserError(f"module '{entry}' does not import: {_said(error)}") from error
     for attribute, value in registered_in(module):
         if isinstance(value, type) and issubclass(value, Registered):
             value.check_class(f"{where}: {attribute}")
@@ -340,36 +300,20 @@ def _check_name(value: Any, source: PluginSource) -> None:
         raise UserError(what, file=source.file, fix="give it another name, or leave the plugin out")
 
 
-class _Uncached(SourceFileLoader):
-    # Bytecode kept on disk may be of an edit in the same second before: the file is compiled as it is.
-
-    def get_code(self, fullname: str) -> CodeType:
-        """Return the code of the file."""
-        return self.source_to_code(self.get_data(self.path), self.path)
-
-
 def import_file(file: Path, sha256: str) -> ModuleType:
-    """Return a plugin file as a module; once imported it stays so for this process.
+    """Return a plugin file (its absolute path), with content of this hash, as a module of this process.
 
-    Args:
-        file: absolute path.
-        sha256: of its content, `sha256_of`.
-
-    Raises:
-        UserError: it cannot be read, its content is another, or it does not import.
+    Raises UserError if it cannot be read, its content is another, or it does not import.
     """
     name = module_name(file, sha256)
     if name in sys.modules:
         return sys.modules[name]
-    if sha256_of(file) != sha256:
-        raise UserError("changed since the run began", file=file, fix="start the run again")
-    loader = _Uncached(name, str(file))
-    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
+    content, module = _unchanged(file, sha256), ModuleType(name)
+    module.__file__ = str(file)
     sys.modules[name] = module  # pydantic looks up there what the annotations of a class mean
     try:
-        loader.exec_module(module)
+        # Without a loader: bytecode kept on disk may be of an edit in the same second before.
+        exec(compile(content, str(file), "exec", dont_inherit=True), vars(module))
     except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
         del sys.modules[name]
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
@@ -378,19 +322,10 @@ def import_file(file: Path, sha256: str) -> ModuleType:
     return module
 
 
-def import_module(name: str) -> ModuleType:
-    """Return an installed module, as `import_file` does."""
-    try:
-        return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
-        raise UserError(f"module '{name}' does not import: {_said(error)}") from error
-
-
 def source_of(value: Any, path: str) -> PluginSource | None:
     """Return where the code is of what was imported as `path`; None if it is in no file."""
     module, _, attribute = path.partition(":")
-    defined = value.__module__ if isinstance(value, type) else module
-    file = getattr(sys.modules.get(defined), "__file__", None)
+    file = getattr(sys.modules.get(value.__module__ if isinstance(value, type) else module), "__file__", None)
     if file is None or not Path(file).is_file():
         return None
     whole = Path(file).resolve()
@@ -399,10 +334,22 @@ def source_of(value: Any, path: str) -> PluginSource | None:
 
 def sha256_of(file: Path) -> str:
     """Return the hash of a file's content; UserError if it cannot be read, or is larger than code is."""
+    return hashlib.sha256(_code(file)).hexdigest()
+
+
+def _code(file: Path) -> bytes:
     try:
-        return hashlib.sha256(read_bytes(file, CODE)).hexdigest()
+        return read_bytes(file, CODE)
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}", file=file) from error
+
+
+def _unchanged(file: Path, sha256: str) -> bytes:
+    """Return a file's content, if it has this hash."""
+    content = _code(file)
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise UserError("changed since the run began", file=file, fix="start the run again")
+    return content
 
 
 def module_name(file: Path, sha256: str) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from harness.errors import UserError
+from harness.metrics import OF_CONFIG
 from harness.results.frames import row_of
 from harness.results.record import Record, flat_config
 from harness.results.record_store import read_epochs, read_records
@@ -26,19 +27,18 @@ _ODD = re.compile(r"[^\w\-./ ]")  # what not every tracker takes in a name
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A trial; `started`: seconds since 1970; `epochs`: row by row, index from 1, NaN where there is none.
+    """A trial; `epochs` are row by row, index from 1, NaN where there is none.
 
-    `params`: the configuration as `section.key`; `metrics`: its numbers, as in `load_results`. An epoch has
-    the slowest rank's time, sums of bytes and the method's metrics, means of the phases' times over ranks.
+    An epoch has the slowest rank's time, sums of bytes and the method's metrics, means of the phases' times over ranks.
     """
 
     suite: str
     trial: str
     label: str
     status: str
-    started: float
-    params: Mapping[str, Any]
-    metrics: Mapping[str, float]
+    started: float  # seconds since 1970
+    params: Mapping[str, Any]  # the configuration as `section.key`
+    metrics: Mapping[str, float]  # its numbers, as in `load_results`
     epochs: pd.DataFrame
 
     def steps(self) -> Iterator[tuple[int, float, dict[str, float]]]:
@@ -71,37 +71,27 @@ def _run(record: Record, place: Path) -> TrackedRun:
     numbers = {
         _ODD.sub("_", key): float(value)
         for key, value in row_of(record).items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and np.isfinite(value)
+        and key not in OF_CONFIG
     }
-    for key in ("parts", "seed", "repeat"):  # of the configuration
-        numbers.pop(key, None)
-    return TrackedRun(
-        record.suite,
-        record.trial,
-        record.label,
-        record.status,
-        datetime.fromisoformat(record.started).timestamp(),
-        {_ODD.sub("_", key): value for key, value in flat_config(record.config).items()},
-        numbers,
-        _by_epoch(read_epochs(place / "epochs.parquet")),
-    )
-
-
-def _by_epoch(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row an epoch of the rows of its ranks."""
-    if rows.empty:
-        return pd.DataFrame()
-    groups: Any = rows.groupby("epoch", sort=True)
-    columns: dict[str, Any] = {"epoch_time_s": groups["epoch_time_s"].max()}
-    for name in map(str, rows.select_dtypes("number")):
-        if name in FIRST:
-            columns[name] = groups[name].first()
-        elif name.startswith(SUMS):
-            columns[_ODD.sub("_", name)] = groups[name].sum(min_count=1)
-        elif name.startswith("time_"):
-            columns[name] = groups[name].mean()
+    params = {_ODD.sub("_", key): value for key, value in flat_config(record.config).items()}
+    started, epochs = datetime.fromisoformat(record.started).timestamp(), read_epochs(place / "epochs.parquet")
+    columns: dict[str, Any] = {}
+    if not epochs.empty:
+        groups: Any = epochs.groupby("epoch", sort=True)
+        columns["epoch_time_s"] = groups["epoch_time_s"].max()
+        for name in map(str, epochs.select_dtypes("number")):
+            if name in FIRST:
+                columns[name] = groups[name].first()
+            elif name.startswith(SUMS):
+                columns[_ODD.sub("_", name)] = groups[name].sum(min_count=1)
+            elif name.startswith("time_"):
+                columns[name] = groups[name].mean()
     frame = pd.DataFrame(columns)
-    return frame.set_axis(frame.index + 1)
+    frame.index += 1
+    return TrackedRun(record.suite, record.trial, record.label, record.status, started, params, numbers, frame)
 
 
 AT_ONCE = {"metrics": 1000, "params": 100}  # what MLflow takes in one call
@@ -146,12 +136,9 @@ def write_mlflow(runs: Iterable[TrackedRun], out: Path | None) -> int:
 def write_tensorboard(runs: Iterable[TrackedRun], out: Path) -> int:
     """Write `out/SUITE/TRIAL/events...` of each run that has no directory there; returns how many."""
     writers = import_extra("torch.utils.tensorboard", "tensorboard")
-    written = 0
-    for run in runs:
-        directory = out / run.suite / run.trial
-        if directory.exists():
-            continue
-        with writers.SummaryWriter(log_dir=str(directory)) as writer:
+    todo = [run for run in runs if not (out / run.suite / run.trial).exists()]
+    for run in todo:
+        with writers.SummaryWriter(log_dir=str(out / run.suite / run.trial)) as writer:
             for epoch, now, metrics in run.steps():
                 for name, value in metrics.items():
                     writer.add_scalar(name, value, epoch, walltime=now)
@@ -159,18 +146,15 @@ def write_tensorboard(runs: Iterable[TrackedRun], out: Path) -> int:
             metrics = {f"final/{name}": value for name, value in run.metrics.items()}
             labels = {"label": run.label, "status": run.status}
             writer.add_hparams(params | labels, metrics, run_name=".", global_step=0)
-        written += 1
-    return written
+    return len(todo)
 
 
 def write_wandb(runs: Iterable[TrackedRun], out: Path) -> int:
     """Write `out/wandb/offline-run-...` of each run that has none there; returns how many."""
     wandb = import_extra("wandb", "wandb")
     out.mkdir(parents=True, exist_ok=True)  # or wandb takes another place
-    written = 0
-    for run in runs:
-        if any(out.glob(f"wandb/offline-run-*-{run.trial}")):
-            continue
+    todo = [run for run in runs if not any(out.glob(f"wandb/offline-run-*-{run.trial}"))]
+    for run in todo:
         settings = wandb.Settings(silent=True, console="off", disable_git=True, save_code=False)
         about = {"project": run.suite, "id": run.trial, "name": run.label, "config": dict(run.params)}
         with wandb.init(**about, dir=str(out), mode="offline", settings=settings) as logged:
@@ -178,8 +162,7 @@ def write_wandb(runs: Iterable[TrackedRun], out: Path) -> int:
                 logged.log(metrics | {"training_s": now - run.started}, step=epoch)
             logged.summary.update({f"final/{name}": value for name, value in run.metrics.items()})
             logged.summary["status"] = run.status
-        written += 1
-    return written
+    return len(todo)
 
 
 Writer = Callable[[Sequence[TrackedRun], Any], int]

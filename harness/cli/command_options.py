@@ -98,11 +98,18 @@ Jobs = Annotated[
     ),
 ]
 Executor = Annotated[
-    str, option("--executor local|slurm|ray", "Who runs trials: this machine, Slurm's jobs, or a Ray cluster's tasks.")
+    str,
+    option(
+        "--executor local|slurm|ray",
+        "Who runs trials: this machine, Slurm's jobs, a Ray cluster's tasks, or a plugin's executor.",
+    ),
 ]
 SlurmSettings = Annotated[
     list[str] | None,
-    option("--slurm KEY=VALUE", "Option of sbatch, e.g. partition=gpu, time=2:00:00, account=x; may be repeated."),
+    option(
+        "--slurm --executor-option KEY=VALUE",
+        "Option of the executor: of sbatch, e.g. partition=gpu, time=2:00:00, account=x; may be repeated.",
+    ),
 ]
 Nodes = Annotated[
     str | None,
@@ -124,7 +131,6 @@ RendezvousTimeout = Annotated[float, option("--rdzv-timeout S", "How long to wai
 NodeTimeout = Annotated[float, option("--node-timeout S", "A node that is silent for so long is lost.", min=1)]
 
 DEVICES = ("cpu", "cuda", "auto")
-EXECUTORS = ("local", "slurm", "ray")
 
 
 def device_of(text: str | None) -> str | None:
@@ -134,16 +140,6 @@ def device_of(text: str | None) -> str | None:
     text = cuda_for_gpu(text)
     if text is not None and text not in DEVICES:
         raise UserError(f"unknown device '{text}'", key="--device", fix=nearest(text, DEVICES))
-    return text
-
-
-def executor_of(text: str, slurm: list[str] | None, detach: bool, rdzv: str | None) -> str:
-    """Check who runs trials, and that the options given are that executor's."""
-    if text not in EXECUTORS:
-        raise UserError(f"unknown executor '{text}'", key="--executor", fix=nearest(text, EXECUTORS))
-    for given, name, whose in ((slurm, "--slurm", "slurm"), (detach, "--detach", "slurm"), (rdzv, "--rdzv", "local")):
-        if given and text != whose:
-            raise UserError(f"applies only to --executor {whose}", key=name, fix="leave it out, or name that executor")
     return text
 
 
@@ -184,7 +180,8 @@ def cluster_of(
     variables: Mapping[str, str] = os.environ,
 ) -> Cluster | None:
     """Return the cluster that the options name, or else the Slurm step this is; None for one machine."""
-    from harness.launch.rendezvous import Cluster, this_step
+    from harness.launch.executors.slurm import this_step
+    from harness.launch.rendezvous import Cluster
 
     step = this_step(variables) if rdzv is None else None
     count = node_count(nodes) if nodes else step.nodes if step else None

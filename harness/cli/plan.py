@@ -9,20 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.command_options import (
-    Executor,
-    Nodes,
-    SlurmSettings,
-    SuiteOptions,
-    executor_of,
-    node_count,
-    suite_command,
-)
+from harness.cli.command_options import Executor, Nodes, SlurmSettings, SuiteOptions, node_count, suite_command
 from harness.cli.terminal import bytes_text, seconds_text, table
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    from harness.launch.hardware import Capacity
     from harness.launch.planner import PlannedTrial
     from harness.results.record import Record
     from harness.results.record_store import ResultStore
@@ -49,6 +40,7 @@ def plan(
 
     The time is that of trials that ran on this machine before. Where there are none, arithmetic gives a rough one.
     """
+    from harness.launch.executors import executor_of
     from harness.launch.planner import plan as make_plan
     from harness.launch.planner import require_means, total, warnings
     from harness.results.record_store import ResultStore, read_at, records_under
@@ -56,7 +48,7 @@ def plan(
 
     loaded, trials = asked.select(build=False)
     nodes = node_count(nnodes or "1")
-    machines = _machines(executor_of(executor, slurm, False, None), slurm, nodes)
+    machines = executor_of(executor, asked.plugin or [], executor_option=slurm)(slurm or []).capacity(nodes)
     require_means(trials, loaded, machines)
     here = executor == "local" and nodes == 1
     store = ResultStore(asked.results, loaded.name)
@@ -108,24 +100,6 @@ def _duration(planned: Sequence[PlannedTrial], records: Sequence[Record], store:
     known = ", ".join(f"{by[kind]} {said}" for kind, said in how.items() if by[kind])
     together = " one after another" if len(todo) > 1 else ""
     return f"about {seconds_text(sum(each.seconds for each in found))}{together}: {known}"
-
-
-def _machines(executor: str, slurm: SlurmSettings, nodes: int) -> Capacity:
-    """Return what the machines have that would run trials."""
-    from dataclasses import replace
-
-    if executor == "slurm":
-        from harness.launch.executors.slurm import SlurmOptions
-        from harness.launch.executors.slurm import capacity as of_slurm
-
-        return of_slurm(SlurmOptions.parse(slurm or []), nodes)
-    if executor == "ray":
-        from harness.launch.executors.ray import capacity as of_ray
-
-        return of_ray(nodes)
-    from harness.launch.hardware import capacity
-
-    return capacity() if nodes == 1 else replace(capacity(), nodes=nodes, where="a node like this machine")
 
 
 def _cells(planned: PlannedTrial) -> tuple[str | None, ...]:

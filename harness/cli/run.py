@@ -23,7 +23,6 @@ from harness.cli.command_options import (
     SlurmSettings,
     SuiteOptions,
     cluster_of,
-    executor_of,
     jobs_of,
     node_count,
     suite_command,
@@ -33,7 +32,7 @@ from harness.cli.terminal import outlive_readers, table
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    from harness.launch.executors.submission import Submission
+    from harness.launch.executors import Submission
     from harness.launch.rendezvous import Cluster
     from harness.launch.slots import RunOptions
     from harness.results.record_store import ResultStore
@@ -75,15 +74,18 @@ def run(
 
     Exit code: 0 all ok or skipped, 1 some trials failed, 2 a mistake in the suite or the command, 130 interrupted.
     """
-    from harness.launch.executors.submission import Submission
-    from harness.launch.hardware import capacity
+    from harness.cli.progress import Lines
+    from harness.cli.results import live
+    from harness.launch.executors import Quietly, Submission, check_device, executor_of
     from harness.launch.planner import outdated, require_means
     from harness.launch.runner_process import INTERRUPTED, end_when_asked
     from harness.results.record_store import ResultStore
+    from harness.results.status import SuiteWatch
 
     end_when_asked()  # by a cluster that wants its machine back, or a terminal that is closed
     outlive_readers()
-    local = executor_of(executor, slurm, detach, rdzv) == "local"
+    runs = executor_of(executor, asked.plugin or [], executor_option=slurm, detach=detach, rdzv=rdzv)(slurm or [])
+    local = executor == "local"
     cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout) if local else None
     options = asked.run_options(request=request, wait=not no_wait, jobs=share or 1, together=together, audit=audit)
     loaded, trials = asked.select()
@@ -94,16 +96,19 @@ def run(
     if cluster is None:
         check_writable(store.directory)
     if local:
-        require_means(trials, loaded, replace(capacity(), nodes=nodes))
+        require_means(trials, loaded, runs.capacity(nodes))
         check_cache()
     arguments = _arguments(asked) + (["--audit"] if audit else [])
     wanted = Submission(loaded, trials, store, options, arguments, jobs_of(jobs), nodes, detach)
-    if not local:
-        code = _submit(executor, wanted, slurm, asked.device)
-    elif cluster is None and share is None and (count := _jobs_here(wanted)) > 1:
-        code = _run_side_by_side(wanted, count)
+    if local:
+        wanted = replace(wanted, jobs=1 if cluster is not None or share is not None else _jobs_here(wanted))
     else:
+        check_device(loaded, asked.device)
+    if local and wanted.jobs == 1:
         code = _run_on(cluster, loaded, trials, store, options)
+    else:
+        with live([SuiteWatch(store.directory)]):
+            code = runs.run(wanted, Lines(), Quietly(typer.echo))
     if detach:
         typer.echo(f"the jobs write to {store.directory}; the same command shows what is left")
         raise typer.Exit(code)
@@ -186,25 +191,6 @@ def _arguments(asked: SuiteOptions) -> list[str]:
     return arguments
 
 
-def _submit(executor: str, wanted: Submission, slurm: SlurmSettings, device: str | None) -> int:
-    from harness.cli.progress import Lines
-    from harness.cli.results import live
-    from harness.launch.executors.submission import Quietly, check_devices
-    from harness.results.status import SuiteWatch
-
-    check_devices(wanted.suite, device)
-    report = Quietly(typer.echo)
-    with live([SuiteWatch(wanted.store.directory)]):
-        if executor == "ray":
-            from harness.launch.executors.ray import run as run_on_ray
-
-            return run_on_ray(wanted, Lines(), report)
-        from harness.launch.executors.slurm import SlurmOptions
-        from harness.launch.executors.slurm import run as run_on_slurm
-
-        return run_on_slurm(wanted, SlurmOptions.parse(slurm or []), Lines(), report)
-
-
 def _jobs_here(wanted: Submission) -> int:
     from harness.launch.executors.local import jobs_here
     from harness.launch.runner import request_of
@@ -216,20 +202,6 @@ def _jobs_here(wanted: Submission) -> int:
     asked = request_of(wanted.trials, wanted.store, wanted.store.leases(), wanted.options).trials
     todo = [trial for trial in wanted.trials if trial.id in asked]
     return jobs_here(wanted, todo, together=together)
-
-
-def _run_side_by_side(wanted: Submission, count: int) -> int:
-    from harness.cli.progress import Lines
-    from harness.cli.results import live
-    from harness.launch.executors.local import run as run_here
-    from harness.launch.executors.submission import Quietly
-    from harness.launch.hardware import check_device
-    from harness.results.status import SuiteWatch
-
-    check_device(wanted.trials)
-    more = ["--together"] if wanted.options.together else []
-    with live([SuiteWatch(wanted.store.directory)]):
-        return run_here(wanted, count, Lines(), Quietly(typer.echo), *more)
 
 
 def interrupted() -> NoReturn:

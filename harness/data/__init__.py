@@ -1,5 +1,5 @@
 """Data sets, prepared graphs and their partitions."""
 
-from harness.deferred import moved
+from harness.deferred import exports
 
-__getattr__ = moved(__name__)
+__getattr__ = exports(__name__)[0]

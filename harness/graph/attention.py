@@ -80,7 +80,9 @@ def spread(edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: Tensor, ow
         own: sources whose self loops, at the destinations of the same numbers, are among the edges.
     """
     if fused(z.device):
-        return spread_by_triton(edges, z, key, grad, state, own)
+        from harness.graph import triton_kernels  # triton need not be there
+
+        return triton_kernels.spread(edges, z, key, grad, state, own)
     if z.device.type != "cpu":
         return spread_by_torch(edges, z, key, grad, state, own)
     # By rows of sources every thread writes rows of its own in `to_z` and `to_key`.
@@ -95,10 +97,7 @@ def spread(edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: Tensor, ow
 def _run(
     kernel: Callable[..., None], edges: Edges, bounds: NDArray[np.int64], tensors: tuple[Tensor, ...], *more: int
 ) -> None:
-    """Call a kernel on each part, in a thread of its own: kernels release the GIL.
-
-    It gets the part, the structure, and three factors with steps of 1, or of 0 for ones.
-    """
+    """Call a kernel on each part, in a thread of its own, with the structure and factors: steps of 1, or 0 for ones."""
     matrix, dtype = edges.matrix, tensors[0].dtype
     common: list[Any] = [bounds, matrix.indptr.numpy(), matrix.indices.numpy()]
     for factor in (matrix.values, edges.row_scale, edges.column_scale):
@@ -247,13 +246,6 @@ def _multiply(columns, x, y, out):  # type: ignore[no-untyped-def]
         e += 1
 
 
-def spread_by_triton(edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: Tensor, own: slice) -> Gradients:
-    """Do what `spread` does, on a GPU."""
-    from harness.graph import triton_kernels  # triton need not be there
-
-    return triton_kernels.spread(edges.matrix, (edges.row_scale, edges.column_scale), z, key, grad, state, own)
-
-
 def spread_by_torch(edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: Tensor, own: slice) -> Gradients:
     """Do what `spread` does, by torch's operations, on any device."""
     to_z, to_key = torch.zeros_like(z), torch.zeros_like(key)
@@ -308,20 +300,14 @@ class Sums:
             query: [num_dst, heads].
         """
         if fused(z.device):
-            self.add_by_triton(edges, z, key, query)
-            return
-        if z.device.type != "cpu":
+            from harness.graph import triton_kernels  # triton need not be there
+
+            triton_kernels.attend(self, edges, z, key, query)
+        elif z.device.type != "cpu":
             self.add_by_torch(edges, z, key, query)
-            return
-        tensors = z, key, query, self.rows, self.total, self.peak
-        _run(_add_rows, edges, row_chunks(edges.matrix), tensors)
-
-    def add_by_triton(self, edges: Edges, z: Tensor, key: Tensor, query: Tensor) -> None:
-        """Do what `add` does, on a GPU."""
-        from harness.graph import triton_kernels  # triton need not be there
-
-        scales = edges.row_scale, edges.column_scale
-        triton_kernels.attend(edges.matrix, scales, z, key, query, self.rows, self.total, self.peak)
+        else:
+            tensors = z, key, query, self.rows, self.total, self.peak
+            _run(_add_rows, edges, row_chunks(edges.matrix), tensors)
 
     def add_by_torch(self, edges: Edges, z: Tensor, key: Tensor, query: Tensor) -> None:
         """Do what `add` does, by torch's operations, on any device."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from harness.deferred import Function, torch
 from harness.deferred import numpy as np
 from harness.graph.attention import Edges, Gradients, Sums, by_head, spread
-from harness.graph.csr import CSR, Floats
+from harness.graph.csr import CSR
 from harness.graph.spmm import Engine, choose_engine
 
 if TYPE_CHECKING:
@@ -31,20 +31,15 @@ class Propagation:
     right: float = 0.0  # exponent of the source's
     self_loop: bool = False  # every node has an edge of weight 1 to itself, which is never sampled
 
-    def factors(self, degree: Floats, power: float) -> Floats | None:
-        """Return d^-power of nodes of these degrees, float64; None where it is 1 for all."""
+    def factors(self, degree: Any, power: float) -> Any:
+        """Return d^-power of nodes of these degrees, float arrays or tensors; None where it is 1 for all."""
         if power == 0:
             return None
-        d = degree + 1 if self.self_loop else np.where(degree > 0, degree, 1)
-        found: Floats = 1 / np.sqrt(d) if power == 0.5 else 1 / d if power == 1 else d**-power
-        return found
-
-    def factors_on_device(self, degree: Tensor, power: float) -> Tensor | None:
-        """Return the same as a tensor like `degree`, computed where that is."""
-        if power == 0:
-            return None
-        d = degree + 1 if self.self_loop else torch.where(degree > 0, degree, 1)
-        return torch.rsqrt(d) if power == 0.5 else 1 / d if power == 1 else d**-power
+        on_host = isinstance(degree, np.ndarray)
+        d: Any = degree + 1 if self.self_loop else (np if on_host else torch).where(degree > 0, degree, 1)
+        if power == 0.5:
+            return 1 / np.sqrt(d) if on_host else torch.rsqrt(d)
+        return 1 / d if power == 1 else d**-power
 
 
 MEAN = Propagation("mean", left=1.0)
@@ -135,8 +130,8 @@ class Block:
         if propagation not in self._scales:
             own, drawn = None, self.own
             degree = self.degree[: self.num_dst] if drawn is None else drawn.degree
-            right = propagation.factors_on_device(self.degree, propagation.right)
-            left = propagation.factors_on_device(degree, propagation.left)
+            right = propagation.factors(self.degree, propagation.right)
+            left = propagation.factors(degree, propagation.left)
             if left is None:
                 left = torch.ones_like(degree)
             if propagation.self_loop:

@@ -7,9 +7,10 @@ known before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,15 +26,14 @@ Ints: TypeAlias = "NDArray[np.int64]"
 Floats: TypeAlias = "NDArray[np.float64]"
 Places: TypeAlias = "Ints | Tensor"
 """Positions, int64: on the host, or on the device of what they are positions in."""
-DEGREES_AT_ONCE = 1 << 22  # 32 MiB, where all of a graph's may be a GiB
+Parts: TypeAlias = "tuple[Tensor, ...]"
+"""Pointers int64, columns int32, and of some places int64, of a matrix."""
+DEGREES_AT_ONCE = 1 << 22
 
 
 def on_host(places: Places) -> Ints:
     """Return positions in the host's memory; where they are on a device the host waits for them."""
-    if isinstance(places, np.ndarray):
-        return places
-    found: Ints = places.cpu().numpy()
-    return found
+    return places if isinstance(places, np.ndarray) else places.cpu().numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,30 +56,32 @@ class CSR:
         """Number of stored entries."""
         return self.indices.numel()
 
+    def _work(self, on_device: Callable[..., Parts], kernel: Callable[..., Any], *arguments: Any) -> Parts:
+        """Return pointers, columns and maybe places that torch's operations or, on the host, a kernel makes."""
+        if self.indptr.device.type != "cpu":
+            return on_device(self.indptr, self.indices, *arguments)
+        return tuple(map(torch.from_numpy, kernel(self.indptr.numpy(), self.indices.numpy(), *arguments)))
+
+    def _taken(self, parts: Parts, num_cols: int) -> CSR:
+        starts, columns, places = parts
+        return CSR(starts, columns, num_cols, None if self.values is None else self.values[places])
+
     def transpose(self) -> CSR:
         """Return the transpose by one counting pass; columns come out ascending in every row."""
-        if self.indptr.device.type != "cpu":
-            starts, columns, places = transpose_on_device(self.indptr, self.indices, self.num_cols)
-            return CSR(starts, columns, self.num_rows, None if self.values is None else self.values[places])
-        indptr, indices, order = _transpose(
-            self.indptr.numpy(), self.indices.numpy(), self.num_cols, self.values is not None
-        )
-        values = None if self.values is None else self.values[torch.from_numpy(order)]
-        return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_rows, values)
+        found = self._work(transpose_on_device, transpose, self.num_cols, self.values is not None)
+        return self._taken(found, self.num_rows)
 
     def transpose_symmetric(self) -> CSR:
         """Return the transpose of a matrix on the host whose structure is symmetric: same arrays, new values.
 
         For every entry (i, j) there is one (j, i), whose value may differ, and columns ascend in each row: a graph's
         adjacency, or a subgraph's over ascending nodes. Rows are then met, for every column, in the order of that
-        column's own row, and one pass puts each value where it belongs (Algorithm 6 of Zeng et al., JPDC 2021,
-        "Accurate, efficient and scalable training of graph neural networks"). Without values it is its own transpose.
-        ValueError if there are values, and the structure is not symmetric or columns do not ascend.
+        column's own row, and one pass puts each value where it belongs (Algorithm 6 of Zeng et al., JPDC 2021).
+        Without values it is its own transpose. ValueError if there are values, and the structure is not as said.
         """
         if self.values is None:
             return self
-        structure = self.indptr.numpy(), self.indices.numpy()
-        values, symmetric = _permute(*structure, self.values.numpy())
+        values, symmetric = _permute(self.indptr.numpy(), self.indices.numpy(), self.values.numpy())
         if self.num_rows != self.num_cols or not symmetric:
             raise ValueError("the structure is not symmetric, or columns do not ascend in each row")
         return CSR(self.indptr, self.indices, self.num_cols, torch.from_numpy(values))
@@ -89,29 +91,20 @@ class CSR:
 
         On a device the host waits for the number of entries.
         """
-        if not isinstance(kept, np.ndarray):
-            new = torch.full((self.num_cols - first,), -1, dtype=torch.int32, device=kept.device)
-            new[kept] = torch.arange(first, first + len(kept), dtype=torch.int32, device=kept.device)
-            starts, columns, places = induce_columns_on_device(self.indptr, self.indices, first, new)
-            return CSR(starts, columns, first + len(kept), None if self.values is None else self.values[places])
-        column = np.full(self.num_cols - first, -1, np.int32)
-        column[kept] = np.arange(first, first + kept.size, dtype=np.int32)
-        indptr, indices, order = induce_columns(
-            self.indptr.numpy(), self.indices.numpy(), first, column, self.values is not None
-        )
-        values = None if self.values is None else self.values[torch.from_numpy(order)]
-        return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), first + kept.size, values)
+        count, width = len(kept), self.num_cols - first
+        if isinstance(kept, np.ndarray):
+            new: Any = np.full(width, -1, np.int32)
+            new[kept] = np.arange(first, first + count, dtype=np.int32)
+        else:
+            new = torch.full((width,), -1, dtype=torch.int32, device=kept.device)
+            new[kept] = torch.arange(first, first + count, dtype=torch.int32, device=kept.device)
+        found = self._work(induce_columns_on_device, induce_columns, first, new, self.values is not None)
+        return self._taken(found, first + count)
 
     def select_rows(self, first: int, kept: Places, entries: int) -> CSR:
-        """Return the rows below `first`, then the rows `first + kept[k]`, of a matrix without values, where that is.
-
-        `entries`: how many entries they have.
-        """
-        if not isinstance(kept, np.ndarray):
-            selected = select_rows_on_device(self.indptr, self.indices, first, kept, entries)
-            return CSR(*selected, self.num_cols)
-        indptr, indices = select_rows(self.indptr.numpy(), self.indices.numpy(), first, kept)
-        return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_cols)
+        """Return the rows below `first`, then `first + kept[k]`, which have so many entries; values are left out."""
+        starts, columns = self._work(select_rows_on_device, select_rows, first, kept, entries)
+        return CSR(starts, columns, self.num_cols)
 
     def split_columns(self, part: NDArray[np.int32], column: NDArray[np.int32], widths: Sequence[int]) -> list[CSR]:
         """Return matrices on the host, of the same rows, that each have some of the columns.
@@ -122,15 +115,10 @@ class CSR:
         structure = self.indptr.numpy(), self.indices.numpy()
         pointers, indices, order = _split(*structure, part, column, len(widths), self.values is not None)
         values = None if self.values is None else self.values[torch.from_numpy(order)]
-        ends = np.cumsum([0, *pointers[:, -1]])
+        ends, columns = pairwise(np.cumsum([0, *pointers[:, -1]])), torch.from_numpy(indices)
         return [
-            CSR(
-                torch.from_numpy(pointers[k]),
-                torch.from_numpy(indices[ends[k] : ends[k + 1]]),
-                width,
-                None if values is None else values[ends[k] : ends[k + 1]],
-            )
-            for k, width in enumerate(widths)
+            CSR(torch.from_numpy(starts), columns[first:last], width, None if values is None else values[first:last])
+            for starts, (first, last), width in zip(pointers, ends, widths, strict=True)
         ]
 
     def to(self, device: torch.device) -> CSR:
@@ -143,7 +131,8 @@ class CSR:
 
 
 @numba.njit(cache=True, nogil=True)
-def _transpose(indptr, indices, num_cols, with_order):  # type: ignore[no-untyped-def]
+def transpose(indptr, indices, num_cols, with_order):  # type: ignore[no-untyped-def]
+    """Return pointers, columns and, with `with_order`, places in `indices` of the transpose."""
     # Counting sort: degrees, their running sums, then each entry goes to its column's next place. Rows are
     # read in order, so that columns of the transpose ascend without a sort.
     out_ptr = np.zeros(num_cols + 1, np.int64)
@@ -162,6 +151,15 @@ def _transpose(indptr, indices, num_cols, with_order):  # type: ignore[no-untype
             if with_order:
                 order[at] = e
     return out_ptr, out, order
+
+
+def transpose_on_device(indptr: Tensor, indices: Tensor, num_cols: int, with_order: bool = True) -> Parts:
+    """Return what `transpose` does, with the places."""
+    # Rows are in order already: a stable sort by column leaves them so.
+    ordered, order = indices.sort(stable=True)
+    columns = torch.arange(num_cols + 1, dtype=indices.dtype, device=indices.device)
+    starts = torch.searchsorted(ordered, columns)
+    return starts, row_of_entries(indptr, indices.numel())[order].int(), order
 
 
 @numba.njit(cache=True, nogil=True)
@@ -236,15 +234,26 @@ def induce_columns(indptr, indices, first, new_column, with_order):  # type: ign
     return out_ptr, out[:at].copy(), order[:at] if with_order else order
 
 
+def induce_columns_on_device(
+    indptr: Tensor, indices: Tensor, first: int, new_column: Tensor, with_order: bool = True
+) -> Parts:
+    """Return what `induce_columns` does, with the places. The host waits for their number."""
+    below = torch.arange(first, dtype=torch.int32, device=indices.device)
+    columns = torch.cat([below, new_column])[indices]
+    kept = columns >= 0
+    places = kept.nonzero().squeeze(1)
+    return pointers(kept)[indptr], columns[places], places
+
+
 @numba.njit(cache=True, nogil=True)
-def select_rows(indptr, indices, first, kept):  # type: ignore[no-untyped-def]
-    """Rows below `first`, then rows `first + kept[k]`, of a CSR; returns `indptr` and `indices`."""
+def select_rows(indptr, indices, first, kept, entries):  # type: ignore[no-untyped-def]
+    """Return `indptr` and `indices` of the rows below `first`, then `first + kept[k]`, which have so many entries."""
     out_ptr = np.empty(first + kept.size + 1, np.int64)
     out_ptr[: first + 1] = indptr[: first + 1]
     for k in range(kept.size):
         row = first + kept[k]
         out_ptr[first + k + 1] = out_ptr[first + k] + indptr[row + 1] - indptr[row]
-    out = np.empty(out_ptr[-1], np.int32)
+    out = np.empty(entries, np.int32)
     # The rows below `first` lie together and are copied as one.
     head = indptr[first]
     out[:head] = indices[:head]
@@ -252,6 +261,15 @@ def select_rows(indptr, indices, first, kept):  # type: ignore[no-untyped-def]
         row = first + kept[k]
         out[out_ptr[first + k] : out_ptr[first + k + 1]] = indices[indptr[row] : indptr[row + 1]]
     return out_ptr, out
+
+
+def select_rows_on_device(indptr: Tensor, indices: Tensor, first: int, kept: Tensor, entries: int) -> Parts:
+    """Return what `select_rows` does."""
+    rows = torch.cat([torch.arange(first, device=indptr.device), first + kept])
+    starts = indptr[rows]
+    out = pointers(indptr[rows + 1] - starts)
+    places = (starts - out[:-1]).repeat_interleave(out.diff(), output_size=entries)
+    return out, indices[places + torch.arange(entries, device=indptr.device)]
 
 
 def row_of_entries(indptr: Tensor, entries: int) -> Tensor:
@@ -268,10 +286,7 @@ def pointers(sizes: Tensor) -> Tensor:
 
 
 def sums_by_group(values: Tensor, group: Tensor, groups: int) -> Tensor:
-    """Return the sums of `values` [n] of each `group` [n], 0 to groups - 1: [groups].
-
-    Each is added up in the order of the values, or in one that depends on nothing but their numbers: no atomics.
-    """
+    """Return the sums of `values` [n] of each `group` [n], 0 to groups - 1: [groups], always in the same order."""
     ordered, order = group.sort(stable=True)
     ends = torch.arange(groups + 1, dtype=ordered.dtype, device=group.device)
     return sums_of_rows(torch.searchsorted(ordered, ends), values[order])
@@ -287,50 +302,14 @@ def sums_of_rows(indptr: Tensor, values: Tensor) -> Tensor:
 def running_sums(values: Tensor, place: Tensor, most: int) -> Tensor:
     """Return of each entry the sum of its row up to it: [entries], of rows one behind the other.
 
-    `place` int64 [entries] is where in its row an entry is, and `most` how many a row has at most. A row's sums are of
-    its own entries alone, so that large ones elsewhere cost no digits; in log2(most) passes.
+    `place` int64 [entries] is where in its row an entry is, and `most` how many a row has at most.
     """
-    step = 1
+    step = 1  # a row's sums are of its own entries alone: large ones elsewhere cost no digits; in log2(most) passes
     while step < most:
         before = torch.cat([values.new_zeros(min(step, values.numel())), values[:-step]])
         values = values + torch.where(place >= step, before, 0)
         step *= 2
     return values
-
-
-def transpose_on_device(indptr: Tensor, indices: Tensor, num_cols: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return pointers, columns (int32, ascending in each row) and places in `indices` of the transpose."""
-    # Rows are in order already: a stable sort by column leaves them so.
-    ordered, order = indices.sort(stable=True)
-    columns = torch.arange(num_cols + 1, dtype=indices.dtype, device=indices.device)
-    starts = torch.searchsorted(ordered, columns)
-    return starts, row_of_entries(indptr, indices.numel())[order].int(), order
-
-
-def induce_columns_on_device(
-    indptr: Tensor, indices: Tensor, first: int, new_column: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Keep columns below `first`, and those from `first` on whose `new_column` [cols - first] is not -1.
-
-    Returns pointers, columns (int32) and places in `indices` of the matrix over the kept columns. The host waits for
-    their number.
-    """
-    below = torch.arange(first, dtype=torch.int32, device=indices.device)
-    columns = torch.cat([below, new_column])[indices]
-    kept = columns >= 0
-    places = kept.nonzero().squeeze(1)
-    return pointers(kept)[indptr], columns[places], places
-
-
-def select_rows_on_device(
-    indptr: Tensor, indices: Tensor, first: int, kept: Tensor, entries: int
-) -> tuple[Tensor, Tensor]:
-    """Return pointers and columns of the rows below `first`, then `first + kept[k]`, which have so many entries."""
-    rows = torch.cat([torch.arange(first, device=indptr.device), first + kept])
-    starts = indptr[rows]
-    out = pointers(indptr[rows + 1] - starts)
-    places = (starts - out[:-1]).repeat_interleave(out.diff(), output_size=entries)
-    return out, indices[places + torch.arange(entries, device=indptr.device)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -377,6 +356,7 @@ class Topology:
 
     @cached_property
     def _rows_of_degree(self) -> Ints:
+        # In pieces: the degrees of all nodes at once may take a GiB.
         counts = np.zeros(1, np.int64)
         for first in range(0, self.num_nodes, DEGREES_AT_ONCE):
             degrees = np.diff(self.indptr[first : first + DEGREES_AT_ONCE + 1])

@@ -135,10 +135,7 @@ _AHEAD = 256  # entries; every one is in a cache line of its own, and to wait fo
 
 
 def _prefetch(_typing: Any, array: Any, index: Any) -> Any:
-    """Ask for the cache line of an entry of a contiguous one-dimensional array: `prefetch(array, index)`.
-
-    Nothing happens where the processor has no such instruction, nor where the address is none to be read.
-    """
+    """Ask for the cache line of an entry of a contiguous one-dimensional array: `prefetch(array, index)`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -181,9 +178,9 @@ Versions = dict[str, list[str]]
 
 
 def load_compiled(wanted: Versions | None = None) -> Versions:
-    """Load what this machine has compiled before of the kernels that are imported, and is `wanted` (None: all of it).
+    """Load from numba's cache on disk what is `wanted` (None: all) of the imported kernels; nothing is compiled.
 
-    Those are in numba's cache on disk; nothing is compiled. Returns what this process has, as `loaded`.
+    Returns what this process has, as `loaded`.
     """
     for name, kernel in kernels().items():
         chosen = None if wanted is None else wanted.get(name, [])
@@ -205,32 +202,30 @@ def compile_once() -> None:
 
     Ranks call their kernels at the same time: each would compile them all.
     """
-    for kernel in kernels().values():
-        kernel.compile = _alone(kernel)  # type: ignore[method-assign, assignment]
-
-
-def _alone(kernel: Dispatcher) -> Callable[[Any], Any]:
     from numba.core.compiler_lock import global_compiler_lock
 
-    compile_it, place = kernel.compile, Path(str(kernel.stats.cache_path), kernel.py_func.__qualname__)
+    def alone(kernel: Dispatcher) -> Callable[[Any], Any]:
+        compile_it, place = kernel.compile, Path(str(kernel.stats.cache_path), kernel.py_func.__qualname__)
 
-    def compile_alone(signature: Any) -> Any:
-        # A kernel is compiled with those that it calls: of two threads, each with a file, one would wait for ever.
-        with global_compiler_lock, locked(place):
-            return compile_it(signature)
+        def compile_alone(signature: Any) -> Any:
+            # A kernel is compiled with those that it calls: of two threads, each with a file, one would wait for ever.
+            with global_compiler_lock, locked(place):
+                return compile_it(signature)
 
-    return compile_alone
+        return compile_alone
+
+    for kernel in kernels().values():
+        kernel.compile = alone(kernel)  # type: ignore[method-assign, assignment]
 
 
 def kernels() -> dict[str, Dispatcher]:
     """Return the kernels of the project, of the modules that are imported, that are kept on disk once compiled."""
     from numba.core.dispatcher import Dispatcher
 
-    ours = [(name, module) for name, module in sorted(sys.modules.items()) if name.split(".")[0] in PACKAGES]
-    found = [(name, value) for name, module in ours for value in vars(module).values()]
-    made = [(name, value.made if isinstance(value, Kernel) else value) for name, value in found]
-    return {
-        f"{name}.{value.py_func.__qualname__}": value
-        for name, value in made
-        if isinstance(value, Dispatcher) and value.py_func.__module__ == name and value.stats.cache_path
-    }
+    found = {}
+    for name, module in sorted(sys.modules.items()):
+        for value in list(vars(module).values()) if name.split(".")[0] in PACKAGES else ():
+            made = value.made if isinstance(value, Kernel) else value
+            if isinstance(made, Dispatcher) and made.py_func.__module__ == name and made.stats.cache_path:
+                found[f"{name}.{made.py_func.__qualname__}"] = made
+    return found

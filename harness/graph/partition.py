@@ -32,8 +32,7 @@ class Halo:
 
 
 def _mapped(directory: Path, name: str) -> NDArray[Any]:
-    array: NDArray[Any] = np.load(directory / f"{name}.npy", mmap_mode="r")
-    return array
+    return np.load(directory / f"{name}.npy", mmap_mode="r")  # type: ignore[no-any-return]
 
 
 class Partition:
@@ -65,11 +64,6 @@ class Partition:
         return self.boundary.size
 
     @property
-    def num_edges(self) -> int:
-        """Number of in-edges of the inner nodes, found without reading them."""
-        return int(self.meta["table"][self.rank]["edges"])
-
-    @property
     def engine(self) -> str:
         """Name of the SpMM engine of the part's blocks."""
         return choose_engine(self._engine, device=self._device).name
@@ -88,7 +82,6 @@ class Partition:
 
     @cached_property
     def _edges(self) -> CSR:
-        """What `structure` is, on the device."""
         return self.structure if self._device.type == "cpu" else self._held_or_read().to(self._device)
 
     @cached_property
@@ -132,13 +125,10 @@ class Partition:
     def sampled_block(
         self, adjacency: CSR, transposed: CSR | None, kept: Places, src_scale: Tensor | None = None
     ) -> Block:
-        """Return the block of the inner nodes with these edges only.
+        """Return the block of the inner nodes with the edges `adjacency` [num_inner, num_inner + len(kept)] only.
 
-        Args:
-            adjacency: [num_inner, num_inner + len(kept)], edges with the weights that they count as sampled.
-            transposed: its transpose, or None where that is not known.
-            kept: int64, ascending positions of the boundary nodes that its last columns are.
-            src_scale: as of a `Block`.
+        `transposed`: its transpose, or None where that is not known; `kept`: int64, ascending positions of the boundary
+        nodes that its last columns are; `src_scale` is that of a `Block`.
         """
         device, degree = self._device, self._degree
         if len(kept) < self.num_boundary:
@@ -150,21 +140,24 @@ class Partition:
     @cached_property
     def full_halo(self) -> Halo:
         """The exchange of every boundary row."""
-        return self._full_halo()
-
-    def _full_halo(self) -> Halo:
-        everything = np.arange(self.send_index.size)
-        return self.halo(everything, np.diff(self.send_ptr).tolist(), np.diff(self.boundary_ptr).tolist())
+        return self.shares(1)[0][1]
 
     def pieces(self, count: int) -> list[tuple[CSR, Halo]]:
-        """Return all in-edges and the exchange of every boundary row in pieces, which the caller alone holds.
+        """Return all in-edges and the exchange of every boundary row in pieces.
 
         Piece k has the k-th of `count` equal shares of each owner's boundary nodes: the exchange of their rows, and the
         matrix [num_inner, columns] of the edges from them. Columns are these nodes in their order; those of piece
         0 are the inner nodes first. All ranks must ask for equally many.
         """
         if count == 1:
-            return [(self._whole(), self.full_halo if "full_halo" in vars(self) else self._full_halo())]
+            # What nothing is trained on is read anew: the caller alone holds it.
+            if "full_block" in vars(self):
+                whole = self.full_block.adjacency
+            elif self._device.type != "cpu" and "_edges" in vars(self):
+                whole = self._edges
+            else:
+                whole = replace(self._held_or_read(), handles={}).to(self._device)
+            return [(whole, vars(self).get("full_halo") or self.shares(1)[0][1])]
         part = np.zeros(self.num_inner + self.num_boundary, np.int32)
         column = np.arange(part.size, dtype=np.int32)
         widths, halos = list[int](), list[Halo]()
@@ -187,14 +180,6 @@ class Partition:
             shares.append((received, self.halo(*_share(self.send_ptr, k, count), recv_counts)))
         return shares
 
-    def _whole(self) -> CSR:
-        """Return all in-edges, on the device; they are read anew where nothing is trained on them."""
-        if "full_block" in vars(self):
-            return self.full_block.adjacency
-        if self._device.type != "cpu" and "_edges" in vars(self):
-            return self._edges
-        return replace(self._held_or_read(), handles={}).to(self._device)
-
     def _held_or_read(self) -> CSR:
         return self.structure if "structure" in vars(self) else self.read_structure()
 
@@ -214,7 +199,7 @@ class Partition:
 
 
 def _share(pointers: Ints, k: int, count: int) -> tuple[Ints, list[int]]:
-    """Return the places that are the k-th of `count` shares of each segment, and how many of each that is."""
+    """Return the places of the k-th of `count` shares of each segment, and their numbers."""
     sizes = np.diff(pointers)
     first, last = pointers[:-1] + sizes * k // count, pointers[:-1] + sizes * (k + 1) // count
     return np.concatenate([np.arange(*between) for between in zip(first, last, strict=True)]), (last - first).tolist()

@@ -14,7 +14,7 @@ TRITON_INTERPRET=1 in the environment the kernels run on a CPU, for tests.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -24,39 +24,33 @@ from torch import Tensor
 from harness.graph.csr import CSR
 from harness.graph.kernels import SLOPE
 
+if TYPE_CHECKING:
+    from harness.graph.attention import Edges, Gradients, Sums
+
 CHUNK = 1024  # entries of a row that one program sums
 _MOST_COLUMNS = 256  # of a program
 _TILE = 2048  # elements that a program loads at once
 _MOST_PROGRAMS = 2**31 - 1  # along a grid's first axis; 65,535 along the others
 
 
-@dataclass(frozen=True, eq=False)
-class Pieces:
-    """The rows of a matrix in pieces of at most `CHUNK` entries; a row has at least one.
+def pieces_of(matrix: CSR) -> tuple[int, Tensor]:
+    """Cut the rows of a matrix into pieces of at most `CHUNK` entries; a row has at least one. Made once for a matrix.
 
-    Attributes:
-        most: pieces beyond each row's first there are at most.
-        before: int64 [rows + 1], how many of them the rows before have.
+    Returns how many pieces beyond each row's first there are at most, and int64 [rows + 1], how many of them the rows
+    before have. ValueError if a grid has not so many programs.
     """
-
-    most: int
-    before: Tensor
-
-    @classmethod
-    def of(cls, matrix: CSR) -> Pieces:
-        """Return those of a matrix, made once. ValueError if a grid has not so many programs."""
-        key = "triton", CHUNK
-        if key not in matrix.handles:
-            most = matrix.nnz // CHUNK
-            if matrix.num_rows + most > _MOST_PROGRAMS:
-                raise ValueError(
-                    f"{matrix.num_rows} rows of {matrix.nnz} entries are more than the {_MOST_PROGRAMS} programs "
-                    "a GPU's grid has: use more ranks, or `train.spmm: torch`"
-                )
-            further = (matrix.indptr.diff() - 1).clamp_(min=0) // CHUNK
-            matrix.handles[key] = cls(most, torch.cat([further.new_zeros(1), further.cumsum(0)]))
-        pieces: Pieces = matrix.handles[key]
-        return pieces
+    key = "triton", CHUNK
+    if key not in matrix.handles:
+        most = matrix.nnz // CHUNK
+        if matrix.num_rows + most > _MOST_PROGRAMS:
+            raise ValueError(
+                f"{matrix.num_rows} rows of {matrix.nnz} entries are more than the {_MOST_PROGRAMS} programs "
+                "a GPU's grid has: use more ranks, or `train.spmm: torch`"
+            )
+        further = (matrix.indptr.diff() - 1).clamp_(min=0) // CHUNK
+        matrix.handles[key] = most, torch.cat([further.new_zeros(1), further.cumsum(0)])
+    most, before = matrix.handles[key]
+    return most, before
 
 
 def multiply(matrix: CSR, x: Tensor) -> Tensor:
@@ -68,92 +62,71 @@ def multiply(matrix: CSR, x: Tensor) -> Tensor:
     out = x.new_empty((matrix.num_rows, x.shape[1]))
     if out.numel() == 0:
         return out
-    pieces, sums = Pieces.of(matrix), _sums(x)
-    scratch = x.new_empty((2 * pieces.most, x.shape[1]), dtype=sums)
-    tile = _Tile.of(x.shape[1])
-    _multiply[(matrix.num_rows + pieces.most, tile.across)](
-        matrix.indptr, matrix.indices, _or_nothing(matrix.values, x), x, out, scratch, pieces.before,
-        matrix.num_rows, pieces.most, x.shape[1],
-        matrix.values is not None, _LANGUAGE[sums], CHUNK, tile.entries, tile.columns,
+    (most, before), (entries, columns, across) = pieces_of(matrix), _tile(x.shape[1])
+    scratch = x.new_empty((2 * most, x.shape[1]), dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+    weights = x if matrix.values is None else matrix.values.contiguous()
+    _multiply[(matrix.num_rows + most, across)](
+        matrix.indptr, matrix.indices, weights, x, out, scratch, before,
+        matrix.num_rows, most, x.shape[1], matrix.values is not None, _sums(x), CHUNK, entries, columns,
     )  # fmt: skip
-    _meet(pieces, scratch, out)
+    _meet(most, before, scratch, out)
     return out
 
 
-def attend(
-    matrix: CSR, scales: tuple[Tensor | None, Tensor | None], z: Tensor, key: Tensor, query: Tensor,
-    rows: Tensor, total: Tensor, peak: Tensor,
-) -> None:  # fmt: skip
-    """Add to attention's sums what the entries of a matrix by rows of destinations add, in place.
-
-    Args:
-        matrix, scales: of the edges, see `harness.graph.attention.Edges`.
-        z, key: [num_src, heads, width] and [num_src, heads].
-        query: [num_dst, heads].
-        rows, total, peak: [num_dst, heads, width], [num_dst, heads] twice; see `harness.graph.attention.Sums`.
-    """
-    heads, width = z.shape[1:]
+def attend(sums: Sums, edges: Edges, z: Tensor, key: Tensor, query: Tensor) -> None:
+    """Do what `harness.graph.attention.Sums.add` does."""
+    (heads, width), matrix = z.shape[1:], edges.matrix
+    rows, total, peak = sums.rows, sums.total, sums.peak
     if rows.numel() == 0:
         return
-    pieces, tile = Pieces.of(matrix), _Tile.of(width)
+    (most, before), (entries, columns, across) = pieces_of(matrix), _tile(width)
     _check(heads)
     # Programs of several columns read the old ones.
     new_total, new_peak = torch.empty_like(total), torch.empty_like(peak)
-    scratch = rows.new_empty((pieces.most, heads, width))
-    totals, peaks = (rows.new_empty((pieces.most, heads)) for _ in range(2))
-    _attend[(matrix.num_rows + pieces.most, heads, tile.across)](
-        matrix.indptr, matrix.indices, *_counts(matrix, scales, key), z.contiguous(), key.contiguous(),
-        query.contiguous(), rows, total, peak, new_total, new_peak, scratch, totals, peaks, pieces.before,
-        matrix.num_rows, heads, width,
-        *_flags(matrix, scales), _LANGUAGE[_sums(rows)], CHUNK, tile.entries, tile.columns,
+    scratch = rows.new_empty((most, heads, width))
+    totals, peaks = (rows.new_empty((most, heads)) for _ in range(2))
+    factors, there = _factors(edges, key)
+    _attend[(matrix.num_rows + most, heads, across)](
+        matrix.indptr, matrix.indices, *factors, z.contiguous(), key.contiguous(),
+        query.contiguous(), rows, total, peak, new_total, new_peak, scratch, totals, peaks, before,
+        matrix.num_rows, heads, width, *there, _sums(rows), CHUNK, entries, columns,
     )  # fmt: skip
-    if pieces.most:
-        _meet_at_peaks[(pieces.most, heads)](
-            rows, new_total, new_peak, scratch, totals, peaks, pieces.before, matrix.num_rows, heads, width,
-            _LANGUAGE[_sums(rows)], tile.columns,
+    if most:
+        _meet_at_peaks[(most, heads)](
+            rows, new_total, new_peak, scratch, totals, peaks, before, matrix.num_rows, heads, width,
+            _sums(rows), columns,
         )  # fmt: skip
     total.copy_(new_total)
     peak.copy_(new_peak)
 
 
-def spread(
-    matrix: CSR, scales: tuple[Tensor | None, Tensor | None], z: Tensor, key: Tensor, grad: Tensor, state: Tensor,
-    own: slice,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the gradients of z, key and query; `matrix` is by rows of sources, arguments as of `attention.spread`."""
-    heads, width = z.shape[1:]
+def spread(edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: Tensor, own: slice) -> Gradients:
+    """Do what `harness.graph.attention.spread` does."""
+    (heads, width), matrix = z.shape[1:], edges.matrix
     to_z, to_key = torch.zeros_like(z, dtype=key.dtype), torch.zeros_like(key)
     to_query = key.new_zeros((grad.shape[0], heads))
     if matrix.num_rows == 0 or heads == 0:
         return to_z.to(z.dtype), to_key, to_query
-    pieces, tile = Pieces.of(matrix), _Tile.of(width)
+    (most, before), (entries, columns, across) = pieces_of(matrix), _tile(width)
     _check(heads)
-    scratch, keys = (key.new_empty((2 * pieces.most, count)) for count in (heads * width, heads))
-    _spread[(matrix.num_rows + pieces.most, heads, tile.across)](
-        matrix.indptr, matrix.indices, *_counts(matrix, scales, key), z.contiguous(), key.contiguous(),
-        grad.contiguous(), state.contiguous(), to_z, to_key, to_query, scratch, keys, pieces.before,
-        matrix.num_rows, pieces.most, heads, width, own.start, own.stop,
-        *_flags(matrix, scales), _LANGUAGE[_sums(key)], CHUNK, tile.entries, tile.columns,
+    scratch, keys = (key.new_empty((2 * most, count)) for count in (heads * width, heads))
+    factors, there = _factors(edges, key)
+    _spread[(matrix.num_rows + most, heads, across)](
+        matrix.indptr, matrix.indices, *factors, z.contiguous(), key.contiguous(),
+        grad.contiguous(), state.contiguous(), to_z, to_key, to_query, scratch, keys, before,
+        matrix.num_rows, most, heads, width, own.start, own.stop, *there, _sums(key), CHUNK, entries, columns,
     )  # fmt: skip
-    _meet(pieces, scratch, to_z.view(len(to_z), heads * width))
-    _meet(pieces, keys, to_key)
+    _meet(most, before, scratch, to_z.view(len(to_z), heads * width))
+    _meet(most, before, keys, to_key)
     return to_z.to(z.dtype), to_key, to_query
 
 
-@dataclass(frozen=True)
-class _Tile:
-    """What a program loads at once, powers of two, and how many programs a row's columns take."""
-
-    entries: int
-    columns: int
-    across: int
-
-    @classmethod
-    def of(cls, width: int) -> _Tile:
-        columns = min(triton.next_power_of_2(max(width, 1)), _MOST_COLUMNS)
-        across = max(1, triton.cdiv(width, columns))
-        _check(across)
-        return cls(min(32, _TILE // columns), columns, across)
+def _tile(width: int) -> tuple[int, int, int]:
+    """Return the entries and columns that a program loads at once, powers of two, and the programs across a row."""
+    columns = min(triton.next_power_of_2(max(width, 1)), _MOST_COLUMNS)
+    across = max(1, triton.cdiv(width, columns))
+    _check(across)
+    return min(32, _TILE // columns), columns, across
 
 
 def _check(programs: int) -> None:
@@ -161,35 +134,22 @@ def _check(programs: int) -> None:
         raise ValueError(f"{programs} heads, or groups of columns, are more than the 65535 programs a GPU's grid has")
 
 
-def _sums(x: Tensor) -> torch.dtype:
-    """Return what rows of this dtype are summed in."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
+def _sums(x: Tensor) -> tl.dtype:
+    """Return what rows like these are summed in."""
+    return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 
-_LANGUAGE = {torch.float32: tl.float32, torch.float64: tl.float64}
+def _factors(edges: Edges, like: Tensor) -> tuple[list[Tensor], list[bool]]:
+    """Return the three factors of edges, or what is not read in their places, and which of them there are."""
+    factors = edges.matrix.values, edges.row_scale, edges.column_scale
+    return [like if each is None else each.contiguous() for each in factors], [each is not None for each in factors]
 
 
-def _or_nothing(factor: Tensor | None, like: Tensor) -> Tensor:
-    """Return the factor, or something that is not read."""
-    return like if factor is None else factor.contiguous()
-
-
-def _counts(matrix: CSR, scales: tuple[Tensor | None, Tensor | None], like: Tensor) -> list[Tensor]:
-    return [_or_nothing(factor, like) for factor in (matrix.values, *scales)]
-
-
-def _flags(matrix: CSR, scales: tuple[Tensor | None, Tensor | None]) -> list[bool]:
-    return [factor is not None for factor in (matrix.values, *scales)]
-
-
-def _meet(pieces: Pieces, scratch: Tensor, out: Tensor) -> None:
+def _meet(most: int, before: Tensor, scratch: Tensor, out: Tensor) -> None:
     """Write to `out` [rows, width] the sums of the rows that have several pieces."""
-    if not pieces.most or out.shape[1] == 0:
-        return
-    tile = _Tile.of(out.shape[1])
-    _meet_rows[(pieces.most, tile.across)](
-        scratch, out, pieces.before, out.shape[0], pieces.most, out.shape[1], tile.columns
-    )
+    if most and out.shape[1]:
+        _, columns, across = _tile(out.shape[1])
+        _meet_rows[(most, across)](scratch, out, before, out.shape[0], most, out.shape[1], columns)
 
 
 _SLOPE = tl.constexpr(SLOPE)

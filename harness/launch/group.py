@@ -52,7 +52,7 @@ _CONNECTION = re.compile(r"connection|gloo|nccl|socket|broken pipe|\bpeers?\b", 
 
 @dataclass(frozen=True)
 class RankFailure:
-    """A rank failed, or a whole node did (`rank` is None)."""
+    """A rank failed, or a whole node did (`rank` is None), or the runner itself (so is `node`)."""
 
     rank: int | None
     status: Status
@@ -67,7 +67,7 @@ class RankFailure:
         """Return who failed, and why."""
         node = "" if self.node is None else f"node {self.node}"
         who = node if self.rank is None else f"rank {self.rank}" + (f" ({node})" if node else "")
-        return f"{who} {self.reason}"
+        return f"{who} {self.reason}".lstrip()
 
     def sort_key(self) -> tuple[bool, bool, int, int]:
         """Return the sort key, which puts the likeliest cause of a group's end first."""

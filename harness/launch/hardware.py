@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,16 +22,13 @@ PCI = Path("/sys/bus/pci/devices")
 
 @dataclass(frozen=True)
 class Capacity:
-    """Has the bytes of a machine's memory (or of what this process may use of it), and of each GPU it has.
-
-    `where` names the machine; `nodes` such machines share the ranks of a trial. `names` are the GPUs', if known.
-    """
+    """Has the bytes of a machine's memory (or of what this process may use of it), and of each GPU it has."""
 
     machine: int
     gpus: tuple[int, ...] = ()
     where: str = "this machine"
-    nodes: int = 1
-    names: tuple[str, ...] = ()
+    nodes: int = 1  # such machines share the ranks of a trial
+    names: tuple[str, ...] = ()  # of the GPUs, if known
 
 
 def capacity() -> Capacity:
@@ -38,9 +36,8 @@ def capacity() -> Capacity:
     import psutil
 
     memory, gpus = psutil.virtual_memory().total, usable_gpus()
-    return Capacity(
-        min(memory, memory_limit() or memory), tuple(gpu.memory for gpu in gpus), names=tuple(gpu.name for gpu in gpus)
-    )
+    sizes, names = (tuple(gpu.memory for gpu in gpus), tuple(gpu.name for gpu in gpus))
+    return Capacity(min(memory, memory_limit() or memory), sizes, names=names)
 
 
 def cores() -> int:
@@ -51,15 +48,14 @@ def cores() -> int:
 
 def usable_cores() -> list[int]:
     """Return the numbers of the cores that this process may use, at most its quota; hyperthreads of a core meet."""
+
+    def place(core: int) -> tuple[int, int]:
+        siblings = re.match("[0-9]+", _read(Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")))
+        return int(siblings[0]) if siblings else core, core
+
     if not hasattr(os, "sched_getaffinity"):
         return list(range(cores()))
-    return sorted(os.sched_getaffinity(0), key=lambda core: (_first_sibling(core), core))[: cores()]
-
-
-def _first_sibling(core: int) -> int:
-    listed = _read(Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"))
-    found = re.match("[0-9]+", listed)
-    return int(found[0]) if found else core
+    return sorted(os.sched_getaffinity(0), key=place)[: cores()]
 
 
 def cores_of(trial: TrialConfig, nodes: int = 1, of: int | None = None) -> int:
@@ -90,15 +86,11 @@ def check_device(trials: Sequence[TrialConfig], nodes: int = 1) -> None:
     Of `nodes` machines only this one is checked.
     """
     wanting = [trial for trial in trials if trial.device == "cuda"]
-    if not wanting:
-        return
-    if (found := why_unusable()) is not None:
-        why, fix = found
-        raise UserError(f"torch can use no GPU here: {why}", key="device cuda", fix=fix)
-    names = [gpu.name for gpu in usable_gpus()]
+    if wanting and (found := why_unusable()) is not None:
+        raise UserError(f"torch can use no GPU here: {found[0]}", key="device cuda", fix=found[1])
+    names = [gpu.name for gpu in usable_gpus()] if wanting else []
     for trial in wanting:
-        here = names[: math.ceil(trial.partition.parts / nodes)]
-        if (unlike := unlike_gpus(trial, here)) is not None:
+        if (unlike := unlike_gpus(trial, names[: math.ceil(trial.partition.parts / nodes)])) is not None:
             raise UserError(unlike, key="device cuda", fix="name alike ones in CUDA_VISIBLE_DEVICES, or `timing: off`")
 
 
@@ -127,18 +119,13 @@ def near_cores(names: Sequence[str] | None = None, sysfs: Path = PCI) -> list[fr
     Near are those of the memory node (NUMA) that the GPU's PCI bus hangs on; none where Linux does not know, or all
     cores are as near.
     """
-    found = []
-    for gpu in usable_gpus():
-        listed = "" if gpu.bus is None else _read(sysfs / gpu.bus / "local_cpulist")
-        try:
-            found.append(frozenset(expanded(listed)))
-        except ValueError:
-            found.append(frozenset())
-    if names is None:
-        return found
-    numbers = {name: number for number, name in enumerate(visible_gpus())}
-    own = [numbers.get(name, len(found)) for name in names]
-    return [found[number] if number < len(found) else frozenset() for number in own]
+    found: dict[int, frozenset[int]] = {}
+    for number, gpu in enumerate(usable_gpus()):
+        with suppress(ValueError):
+            found[number] = frozenset(expanded(_read(sysfs / (gpu.bus or "-") / "local_cpulist")))
+    numbers = {name: number for number, name in enumerate(visible_gpus())} if names is not None else {}
+    own = range(len(usable_gpus())) if names is None else [numbers.get(name, -1) for name in names]
+    return [found.get(number, frozenset()) for number in own]
 
 
 def expanded(text: str) -> list[int]:
@@ -151,11 +138,10 @@ def expanded(text: str) -> list[int]:
 
 
 def oom_kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Return how many processes the kernel's OOM killer has ended so far.
+    """Return how many processes the kernel's OOM killer has ended so far; only a difference of two calls is of use.
 
     The counter is that of this process's own memory cgroup (v2 `memory.events`, v1 `memory.oom_control`), of the
     nearest parent that has one, or else the machine's (`/proc/vmstat`). It is 0 where the system keeps none.
-    Only a difference of two calls means anything.
     """
     counters = _cgroup_files(proc, cgroups, "memory", v1="memory.oom_control", v2="memory.events")
     for path in [*counters, proc / "vmstat"]:
@@ -167,8 +153,7 @@ def oom_kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 def memory_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
     """Return the lowest limit in bytes of this process's memory cgroup and its parents, or None without one."""
     files = _cgroup_files(proc, cgroups, "memory", v1="memory.limit_in_bytes", v2="memory.max")
-    limits = [int(text) for path in files if (text := _read(path).strip()).isdigit()]
-    return min(limits, default=None)
+    return min((int(text) for path in files if (text := _read(path).strip()).isdigit()), default=None)
 
 
 def cpu_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> float | None:
@@ -176,13 +161,9 @@ def cpu_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> float | None:
 
     v2 has "quota period" in `cpu.max` (quota "max": none), v1 each in a file (quota -1: none), in microseconds.
     """
-    quotas = []
-    for path in _cgroup_files(proc, cgroups, "cpu", v1="cpu.cfs_quota_us", v2="cpu.max"):
-        words = _read(path).split()
-        if path.name == "cpu.cfs_quota_us":
-            words += _read(path.with_name("cpu.cfs_period_us")).split()
-        if len(words) == 2 and all(word.isdigit() for word in words):
-            quotas.append(int(words[0]) / int(words[1]))
+    files = _cgroup_files(proc, cgroups, "cpu", v1="cpu.cfs_quota_us", v2="cpu.max")
+    found = [f"{_read(path)} {_read(path.with_name('cpu.cfs_period_us'))}".split() for path in files]
+    quotas = (int(words[0]) / int(words[1]) for words in found if len(words) == 2 and all(map(str.isdigit, words)))
     return min(quotas, default=None)
 
 
@@ -190,12 +171,9 @@ def _cgroup_files(proc: Path, cgroups: Path, controller: str, *, v1: str, v2: st
     files: list[Path] = []
     for line in _read(proc / "self" / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            mount, name = cgroups / controller, v1
-        elif not controllers:
-            mount, name = cgroups, v2
-        else:
+        if controllers and controller not in controllers.split(","):
             continue
+        mount, name = (cgroups / controller, v1) if controllers else (cgroups, v2)
         # A container sees its cgroup's path on the host, but often only its own cgroup at the mount point.
         own = mount / path.strip("/")
         files += [level / name for level in (own, *own.parents) if level.is_relative_to(mount)]

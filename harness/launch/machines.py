@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from harness.data.prepared import locked
 from harness.data.registry import dataset_info
 from harness.errors import DataUnavailable, UserError, of_system
-from harness.files import SMALL, read_text
+from harness.files import SMALL, read_object
 from harness.graph.kernels import PACKAGES, Versions, stream
 from harness.launch.fork_server import NoWarmStart, fork_server, preload
 from harness.launch.group import GroupResult, OnProgress, run_group
@@ -48,37 +48,25 @@ WIDTH = 20  # of the bar
 
 @dataclass(frozen=True)
 class TrialJob:
-    """A trial on its way from the runner to its ranks.
-
-    Attributes:
-        trial: what runs.
-        inputs: what its ranks read.
-        out: an empty directory for what they write.
-        report: receives what happens before ranks start, in words.
-        on_progress: receives the events of the ranks.
-        checkpoints: where they go on from, and keep what they can go on from; None: nowhere.
-        rendezvous: where they find those on other machines.
-        failed_elsewhere: whether a rank on another machine has failed; asked often.
-        kernels: whether its ranks write which compiled kernels they have called.
-    """
+    """A trial on its way from the runner to its ranks, which write to the empty directory `out`."""
 
     trial: TrialConfig
     inputs: TrialInputs
     out: Path
-    report: Report = lambda text: None
+    report: Report = lambda text: None  # of what happens before ranks start
     on_progress: OnProgress = lambda event: None
-    checkpoints: CheckpointPlace | None = None
-    rendezvous: RanksRendezvous | None = None
-    failed_elsewhere: Callable[[], bool] = lambda: False
-    kernels: bool = False
+    checkpoints: CheckpointPlace | None = None  # where they go on from, and keep what they can go on from
+    rendezvous: RanksRendezvous | None = None  # where they find those on other machines
+    failed_elsewhere: Callable[[], bool] = lambda: False  # whether a rank on another machine has failed; asked often
+    kernels: bool = False  # ranks write which compiled kernels they have called
 
     def write(self, collective_s: float, *, threads: int, cores: int, audit: bool = False) -> Path:
         """Write the file that every rank reads (`harness.runtime.job.Job`) and return its path."""
+        views = {key: str(getattr(self.inputs, key)) for key in ("graph", "train_view", "full_view")}
+        more = {"rendezvous": self.rendezvous, "checkpoints": self.checkpoints}
         job = {
             "config": self.trial.model_dump(mode="json"),
-            "graph": str(self.inputs.graph),
-            "train_view": str(self.inputs.train_view),
-            "full_view": str(self.inputs.full_view),
+            **views,
             "inductive": self.inputs.inductive,
             "store": str(self.out / "rendezvous"),
             "out": str(self.out),
@@ -88,10 +76,8 @@ class TrialJob:
             "collective_timeout_s": collective_s,
             "audit": audit,
             "kernels": self.kernels,
+            **{key: value.model_dump(mode="json") for key, value in more.items() if value is not None},
         }
-        for key, value in (("rendezvous", self.rendezvous), ("checkpoints", self.checkpoints)):
-            if value is not None:
-                job[key] = value.model_dump(mode="json")
         path = self.out / "job.json"
         path.write_text(json.dumps(job, indent=1))
         return path
@@ -117,11 +103,7 @@ class OneMachine:
 
     def threads(self, trial: TrialConfig) -> int:
         """Return the threads that the suite asks for, or else the ranks of a node share the slot's cores."""
-        return threads_of(trial, self.nodes, self._cores)
-
-    @property
-    def _cores(self) -> int | None:
-        return len(self.slot.cores) if self.slot.cores else None
+        return threads_of(trial, self.nodes, len(self.slot.cores or ()))
 
     def why_not(self, trial: TrialConfig) -> str | None:
         """Return why the trial cannot run here and is skipped, for want of its network; None if it can."""
@@ -150,18 +132,11 @@ class OneMachine:
         """
         if self.worker != WORKER:
             return None
-        cores = usable_cores()
+        cores, ranks, own = usable_cores(), placements_of(range(1), 1), self.threads(trial)
         with scratch() as folder:
             job = folder / "job.json"
             job.write_text(json.dumps({"cores": cores}))
-            group = run_group(
-                job,
-                placements_of(range(1), 1),
-                threads=self.threads(trial),
-                timeout_s=LIMIT_S,
-                worker=WORKLOAD,
-                warm=self.warm,
-            )
+            group = run_group(job, ranks, threads=own, timeout_s=LIMIT_S, worker=WORKLOAD, warm=self.warm)
         return measured(group.ranks[0]["summary"]["reference_s"], len(cores)) if group.status == "ok" else None
 
     def run(self, job: TrialJob) -> GroupResult:
@@ -172,7 +147,7 @@ class OneMachine:
     def start(self, job: TrialJob, placements: Sequence[Placement]) -> GroupResult:
         """Run the ranks of `placements` here; the others of the trial, if any, come to the same rendezvous."""
         trial, threads = job.trial, self.threads(job.trial)
-        own = cores_of(trial, self.nodes, self._cores)
+        own = cores_of(trial, self.nodes, len(self.slot.cores or ()))
         near = near_cores(self.slot.gpus) if trial.device == "cuda" else []
         return run_group(
             job.write(self.timeouts.collective_s, threads=threads, cores=own, audit=self.audit),
@@ -192,15 +167,13 @@ class SpeedReference:
     """The measurements of one run of a suite, kept in `directory`, from where those of earlier runs are read."""
 
     directory: Path
-    _last: Measurement | None = field(init=False)
-    _tried: datetime | None = field(init=False)  # when it was measured last, or that failed
-    _run: Callable[[], Measurement | None] | None = None  # of the trials since
 
     def __post_init__(self) -> None:
         here = machine(), len(usable_cores())
         own = [each for each in measurements(self.directory) if (each.machine, each.cores) == here]
         self._last = own[-1] if own else None
-        self._tried = own[-1].when if own else None
+        self._tried = own[-1].when if own else None  # when it was measured last, or that failed
+        self._run: Callable[[], Measurement | None] | None = None  # of the trials since
 
     def before(self, run: Callable[[], Measurement | None]) -> Measurement | None:
         """Return what a trial's record has, measured now by `run` if the last time is too long ago."""
@@ -211,11 +184,10 @@ class SpeedReference:
 
     def after(self, quiet: AbstractContextManager[bool]) -> None:
         """Measure once more, when the run is over, if trials have run since and the machine is quiet."""
-        if self._run is None:
-            return
-        with quiet as is_quiet:
-            if is_quiet:
-                self._measure(self._run)
+        if self._run is not None:
+            with quiet as is_quiet:
+                if is_quiet:
+                    self._measure(self._run)
 
     def _measure(self, run: Callable[[], Measurement | None]) -> None:
         self._last, self._run = None, None
@@ -228,14 +200,12 @@ class SpeedReference:
 
 def explain(error: Exception) -> tuple[Status, str]:
     """Return status and reason of a trial that `error` ended in the runner."""
-    if isinstance(error, DataUnavailable):
-        return "skipped", str(error)
-    if isinstance(error, UserError):
-        return "error", str(error)
+    if isinstance(error, OSError) and (known := of_system(error)) is not None:
+        error = known
+    if isinstance(error, DataUnavailable | UserError):
+        return "skipped" if isinstance(error, DataUnavailable) else "error", str(error)
     if isinstance(error, NotPrepared):
         return error.status, str(error)
-    if isinstance(error, OSError) and (known := of_system(error)) is not None:
-        return "error", str(known)
     if isinstance(error, MemoryError):
         return "oom", f"out of memory in the runner: {error}"
     return "error", f"{type(error).__name__} in the runner: {' '.join(str(error).split())}"
@@ -248,10 +218,7 @@ def warm_up(trials: Sequence[TrialConfig], run: Callable[[TrialJob], GroupResult
     numba keeps them on disk, and there it is noted which ones each shape of trial called; a shape that does not run is
     reported, and tried again the next time. A plugin's code is run when it is asked for and at no other time: its
     trials are left out. Processes that ranks are forked from load what `trials` call, or all where that is not known of
-    each.
-
-    Returns:
-        How many shapes were run, and how many of them failed.
+    each. Returns how many shapes were run, and how many of them failed.
     """
     if (kept := stream.stats.cache_path) is None:  # nowhere: every rank compiles for itself
         return 0, 0
@@ -259,7 +226,7 @@ def warm_up(trials: Sequence[TrialConfig], run: Callable[[TrialJob], GroupResult
     with locked(noted):  # another runner may be at the same shapes
         own = [trial for trial in trials if not trial.sources]
         shapes = {shape(trial): trial for trial in own}
-        notes = {key: _read(noted / key) for key in shapes}
+        notes = {key: read_object(noted / key, SMALL) for key in shapes}
         missing = {key: trial for key, trial in shapes.items() if notes[key] is None}
         if missing:
             preload({})  # or a rank would have more than it calls
@@ -292,34 +259,9 @@ def _called(
     try:
         with scratch() as folder:
             why = run(TrialJob(trial, inputs.get(trial, lambda text: None), folder, kernels=True)).reason
-            return why, _union([_read(path) or {} for path in folder.glob("kernels*.json")])
+            return why, _union([read_object(path, SMALL) or {} for path in folder.glob("kernels*.json")])
     except Exception as error:  # the trial may run all the same
         return str(error), {}
-
-
-def with_usual_numbers(trial: TrialConfig) -> TrialConfig:
-    """Return the trial with the method's defaults for its numbers, which is of the same `shape`."""
-    defaults = METHODS.load(trial.method.name).Options.option_defaults()
-    own = trial.method.options
-    usual = {
-        key: defaults[key]
-        for key, value in own.items()
-        if _is_number(value) and _is_number(defaults.get(key)) and type(value) is type(defaults[key])
-    }
-    return trial.model_copy(update={"method": trial.method.model_copy(update={"options": own | usual})})
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _read(path: Path) -> Versions | None:
-    """Return the kernels that are noted there; None if that is not to be read."""
-    try:
-        noted: Versions = json.loads(read_text(path, SMALL))
-    except (OSError, UserError, ValueError, RecursionError):
-        return None
-    return noted
 
 
 def _union(notes: Sequence[Versions]) -> Versions:
@@ -327,20 +269,26 @@ def _union(notes: Sequence[Versions]) -> Versions:
     return {name: sorted({version for note in notes for version in note.get(name, [])}) for name in names}
 
 
+def with_usual_numbers(trial: TrialConfig) -> TrialConfig:
+    """Return the trial with the method's defaults for its numbers, which is of the same `shape`."""
+    own = trial.method.options
+    known = METHODS.load(trial.method.name).Options.option_defaults().items()
+    usual = {key: value for key, value in known if _is_number(value) and type(value) is type(own.get(key))}
+    return trial.model_copy(update={"method": trial.method.model_copy(update={"options": own | usual})})
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def everything() -> list[TrialConfig]:
     """Return trials of every installed method, and of every model with one that trains on the full graph."""
-    methods, models = METHODS.names(), MODELS.names()
-    suites = [(methods, models[:1]), (["full"], models)]
-    kinds = {"datasets": [{"sbm": {"multilabel": often}} for often in (False, True)], "partition": {"parts": [1, 2]}}
-    return [
-        trial
-        for chosen, names in suites
-        for trial in expand(
-            Suite.model_validate(
-                {"name": "everything", **kinds, "methods": chosen, "model": {"name": names, "hidden": 96}}
-            )
-        )
-    ]
+    data, models = [{"sbm": {"multilabel": often}} for often in (False, True)], MODELS.names()
+    base = {"name": "everything", "datasets": data, "partition": {"parts": [1, 2]}}
+    found: list[TrialConfig] = []
+    for methods, names in ((METHODS.names(), models[:1]), (["full"], models)):
+        found += expand(Suite.model_validate(base | {"methods": methods, "model": {"name": names, "hidden": 96}}))
+    return found
 
 
 def tiny(trial: TrialConfig) -> TrialConfig:

@@ -73,7 +73,17 @@ def make(channel: socket.socket) -> None:
     answer: dict[str, Any] = {}
     try:
         for _ in range(request["count"]):
-            _unshare_network(is_first=not namespaces)
+            try:
+                libc("unshare", _NEWNET)
+            except PermissionError:
+                if namespaces:
+                    raise
+                uid, gid = os.geteuid(), os.getegid()
+                libc("unshare", _NEWUSER | _NEWNET)
+                # The user is the only id there, so that `setuid(0)` means nothing.
+                for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+                    with open(f"/proc/self/{name}", "w") as file:
+                        file.write(text)
             namespaces.append(os.open("/proc/self/ns/net", os.O_RDONLY))
         _keep(1 << _NET_ADMIN | 1 << _SYS_ADMIN)
         paths = [f"/proc/self/fd/{each}" for each in namespaces]
@@ -89,20 +99,6 @@ def make(channel: socket.socket) -> None:
     except OSError as error:
         answer = {"failed": None, "said": str(error.strerror)}
     socket.send_fds(channel, [json.dumps(answer).encode()], namespaces)
-
-
-def _unshare_network(*, is_first: bool) -> None:
-    try:
-        libc("unshare", _NEWNET)
-    except PermissionError:
-        if not is_first:
-            raise
-        uid, gid = os.geteuid(), os.getegid()
-        libc("unshare", _NEWUSER | _NEWNET)
-        # The user is the only id there, so that `setuid(0)` means nothing.
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
 
 
 def _keep(capabilities: int) -> None:

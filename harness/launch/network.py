@@ -52,11 +52,9 @@ class Command(NamedTuple):
 
 
 class CommandError(UserError):
-    """A command in a namespace failed; its `key` names the line, its `message` is what the tool said."""
+    """The command `number` in a namespace failed; its `key` names the line, its `message` is what the tool said."""
 
-    def __init__(self, number: int, line: str, said: str) -> None:
-        super().__init__(said, key=f"`{line}`")
-        self.number = number
+    number = 0
 
 
 @contextmanager
@@ -135,12 +133,11 @@ def _route(device: str) -> str:
 
 def _shapers(spec: NetworkSpec, hosts: int) -> Iterator[Command]:
     """Limit both directions of each cable: what the host sends, and what the switch sends to it."""
-    limited = math.isfinite(spec.bits_s)
     sending, where = [], "root"
     if spec.latency_s:  # a packet is delayed once on its way, where it is sent
         sending.append(f"qdisc add dev {INTERFACE} root handle 1: {_netem(spec)}")
         where = "parent 1:1 handle 2:"
-    if limited:
+    if math.isfinite(spec.bits_s):
         sending.append(f"qdisc add dev {INTERFACE} {where} {_tbf(spec)}")
         yield Command(_SWITCH, "tc", [f"qdisc add dev port{host} root {_tbf(spec)}" for host in range(hosts)])
     if sending:
@@ -190,7 +187,9 @@ def namespaces(count: int, commands: Sequence[Command] = ()) -> Iterator[list[in
             _, tool, lines = commands[number]
             failed = _FAILED_LINE.search(said)
             line = f"{tool} {lines[int(failed[1]) - 1] if failed else ''}".strip()
-            raise CommandError(number, line, " ".join(_FAILED_LINE.sub("", said).split()))
+            error = CommandError(" ".join(_FAILED_LINE.sub("", said).split()), key=f"`{line}`")
+            error.number = number
+            raise error
         yield found
     finally:
         for descriptor in found:

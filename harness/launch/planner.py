@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from harness.data.catalog import DatasetInfo
 from harness.data.registry import dataset_info
 from harness.files import size_text
 from harness.gpus import why_unusable
 from harness.launch.hardware import Capacity, blocks, capacity, cores, threads_of, unlike_gpus
-from harness.launch.inputs import is_inductive, missing_data
+from harness.launch.inputs import InputCache, is_inductive, missing_data
 from harness.launch.network import why_not
 from harness.launch.slots import RunOptions, is_done
 from harness.models.architecture import Architecture
@@ -26,12 +27,10 @@ from harness.results.stats import trials as trials_text
 from harness.runtime.cost_models import Components, MemoryCase, PartSize, uses_torch
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import optimizer_of
-from harness.spec import DatasetSpec
 from harness.suite.document import gather
 from harness.suite.schema import Suite, TrialConfig
 
 State = Literal["run", "done", "skip"]
-T = TypeVar("T")
 Table = Sequence[Mapping[str, Any]]
 """Rows of `partition_table`."""
 PROCESS_BYTES = 3 << 20
@@ -56,29 +55,17 @@ class Shortage:
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """Says what a run would do with a trial.
-
-    Attributes:
-        trial: the trial.
-        state: what a run does with it.
-        reason: why it is skipped or runs again.
-        command: how to get its data.
-        done_status: of its record, if it has one.
-        memory: bytes of each rank by component, at most, without interpreter and libraries.
-        graph: what is known of its data.
-        shortage: where the memory is too much for the machines.
-        warnings: what the method says of its options on graphs of these sizes.
-    """
+    """Says what a run would do with a trial."""
 
     trial: TrialConfig
     state: State
-    reason: str | None
-    command: str | None
-    done_status: str | None
-    memory: tuple[Components, ...]
+    reason: str | None  # why it is skipped or runs again
+    command: str | None  # how to get its data
+    done_status: str | None  # of its record, if it has one
+    memory: tuple[Components, ...]  # bytes of each rank by component, at most, without interpreter and libraries
     graph: DatasetInfo
-    shortage: Shortage | None = None
-    warnings: tuple[str, ...] = ()
+    shortage: Shortage | None = None  # where the memory is too much for the machines
+    warnings: tuple[str, ...] = ()  # what the method says of its options on graphs of these sizes
 
     @property
     def largest(self) -> Components:
@@ -107,16 +94,14 @@ def changed_code(trial: TrialConfig, record: Record) -> list[Path]:
     """Return the plugins' files that would run other code now than a trial's record is of."""
     kept = {"method": record.config.get("plugin"), **(record.config.get("plugins") or {})}
     was = {kind: (source or {}).get("sha256") for kind, source in kept.items()}
-    changed = {now.file for kind, now in trial.sources.items() if was.get(kind) not in (None, now.sha256)}
-    return sorted(changed)
+    return sorted({now.file for kind, now in trial.sources.items() if was.get(kind) not in (None, now.sha256)})
 
 
 def outdated(trials: Sequence[TrialConfig], store: ResultStore, options: RunOptions) -> list[str]:
     """Return a line for each plugin of which trials that a run would leave as they are ran other code."""
     of_plugins = {trial.id: trial for trial in trials if trial.sources}
     counts: Counter[Path] = Counter()
-    for path in records_under(store.directory) if of_plugins else []:
-        record = read_at(path)
+    for record in map(read_at, records_under(store.directory) if of_plugins else []):
         trial = of_plugins.get(record.trial)
         if trial and is_done(record.status, options):
             counts.update(changed_code(trial, record))
@@ -158,9 +143,9 @@ class _Planner:
     records: dict[str, Record]
     capacity: Capacity
     _tables: dict[str, tuple[Table | None, Table | None]] = field(default_factory=dict)
-    _found: dict[Hashable, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._inputs = InputCache(self.options.data_dir, self.options.cache)
         for record in self.records.values():
             if record.partition:
                 trial = TrialConfig.model_validate(record.config)
@@ -168,67 +153,50 @@ class _Planner:
                 self._tables[_split_key(trial)] = record.partition, None
 
     def plan(self, trial: TrialConfig) -> PlannedTrial:
-        record = self.records.get(trial.id)
+        once, data = self._inputs.known.once, trial.dataset.model_dump_json()
+        record, source, products = self.records.get(trial.id), trial.plugins.get("model"), trial.train.products
         status = record.status if record else None
-        info, directory = self._graph(trial.dataset)
+        info = once(("info", data), lambda: dataset_info(trial.dataset, self.options.data_dir))
+        directory = once(("found", data), lambda: self._inputs.found_graph(trial.dataset))
         train, full = self._partition_tables(trial, directory)
-        memory, said = estimate(trial, info, self._model(trial, info), train=train, full=full)
-        lacking = shortage(memory, trial.device, self.capacity)
+        sizes = info.features, info.classes
+        model = once(
+            (trial.model.model_dump_json(), source, products, *sizes),
+            lambda: Architecture(trial.model, *sizes, products=products, source=source),
+        )
+        memory, said = estimate(trial, info, model, train=train, full=full)
         state, reason, command = self._state(trial, status)
         if record and state == "done" and (changed := changed_code(trial, record)):
             files = ", ".join(file.name for file in changed)
             reason = f"ran other code of {files}; --fresh runs it again"
+        lacking = shortage(memory, trial.device, self.capacity)
         return PlannedTrial(trial, state, reason, command, status, memory, info, lacking, said)
 
     def _state(self, trial: TrialConfig, status: str | None) -> tuple[State, str | None, str | None]:
         if is_done(status, self.options):
             return "done", None, None
-        data, network = trial.dataset, trial.network
+        once, data, network = self._inputs.known.once, trial.dataset, trial.network
         directories = self.options.data_dir, self.options.cache
-        missing = self._once(("missing", data.model_dump_json()), lambda: missing_data(data, *directories))
+        # In a list: an error that is found is raised.
+        missing = once(("missing", data.model_dump_json()), lambda: [missing_data(data, *directories)])[0]
         if missing is not None:
             return "skip", missing.reason, missing.command
-        if network is not None and (reason := self._once(network, lambda: why_not(network))) is not None:
+        if network is not None and (reason := once(network, lambda: why_not(network))) is not None:
             return "skip", reason, None
         return "run", None if status is None else f"again, was {status}", None
 
-    def _once(self, key: Hashable, find: Callable[[], T]) -> T:
-        if key not in self._found:
-            self._found[key] = find()
-        found: T = self._found[key]
-        return found
-
     def _partition_tables(self, trial: TrialConfig, graph: Path | None) -> tuple[Table | None, Table | None]:
         """Return the tables of the partitions that are trained and evaluated on, as far as they are known."""
-        from harness.data.partition.cached import find_partitioned, partition_table
+        from harness.data.partition.cached import partition_table
 
-        key, inductive, source = _split_key(trial), is_inductive(trial), trial.plugins.get("partitioner")
+        key = _split_key(trial)
         known = self._tables.get(key, (None, None))
-        if graph is not None and (key not in self._tables or (inductive and known[1] is None)):
-            cache = self.options.cache
-            paths = find_partitioned(graph, trial.partition, inductive=inductive, cache=cache, source=source)
+        if key not in self._tables or (is_inductive(trial) and known[1] is None):
+            paths = None if graph is None else self._inputs.found_partition(trial, graph)
             if paths is not None:
                 known = partition_table(paths.train), partition_table(paths.full)
         self._tables[key] = known
         return known
-
-    def _graph(self, spec: DatasetSpec) -> tuple[DatasetInfo, Path | None]:
-        from harness.data.registry import find_prepared
-
-        data_dir, cache = self.options.data_dir, self.options.cache
-
-        def find() -> tuple[DatasetInfo, Path | None]:
-            directory = find_prepared(spec, data_dir=data_dir, cache=cache)
-            return dataset_info(spec, data_dir), directory
-
-        return self._once(("graph", spec.model_dump_json()), find)
-
-    def _model(self, trial: TrialConfig, graph: DatasetInfo) -> Architecture:
-        spec, products = trial.model, trial.train.products
-        source = trial.plugins.get("model")
-        key = f"{spec.model_dump_json()} {source} {products} {graph.features} {graph.classes}"
-        sizes = graph.features, graph.classes
-        return self._once(key, lambda: Architecture(spec, *sizes, products=products, source=source))
 
 
 def _split_key(trial: TrialConfig) -> str:
@@ -245,31 +213,23 @@ def estimate(
 ) -> tuple[tuple[Components, ...], tuple[str, ...]]:
     """Return what each rank of `trial` needs at most, and what the method says of its options at these sizes.
 
-    Where a table is missing, parts are balanced and have a boundary as large as it can be: min(N - n_in, E / P). An
-    unknown training subgraph is the whole graph.
-
-    Args:
-        trial: the trial that would run.
-        graph: the data set's sizes.
-        model: the trial's model, for its sizes.
-        train: table of the partition that is trained on, if it is known.
-        full: table of the partition that is evaluated on, if it is known.
+    `train` and `full` are the tables of the partitions that are trained and evaluated on, if known. Where one is
+    missing, parts are balanced and have a boundary as large as it can be: min(N - n_in, E / P). An unknown training
+    subgraph is the whole graph.
     """
     method, spec, parts = METHODS.load(trial.method.name, trial.plugin), trial.train, trial.partition.parts
     inductive = is_inductive(trial)
-    evaluated = full if inductive else train
+    rows = [] if train is None else _ranks(train)
+    totals = [sum(row[key] for row in rows) for key in ("inner", "edges")]
+    nodes, edges = totals if rows else (graph.nodes, graph.edges)
     cases = []
     for rank in range(parts):
-        part, nodes, edges = _part(graph, parts, rank, train), graph.nodes, graph.edges
-        train_nodes = part.inner
-        if train is not None:
-            nodes, edges = (sum(row[key] for row in _ranks(train)) for key in ("inner", "edges"))
-            train_nodes = _ranks(train)[rank]["train_nodes"]
+        part = _part(graph, parts, rank, train)
         cases.append(
             MemoryCase(
                 train=part,
-                evaluated=_part(graph, parts, rank, evaluated) if spec.scored else None,
-                train_nodes=train_nodes,
+                evaluated=_part(graph, parts, rank, full if inductive else train) if spec.scored else None,
+                train_nodes=rows[rank]["train_nodes"] if rows else part.inner,
                 nodes=nodes,
                 edges=edges,
                 model=model,
@@ -352,8 +312,7 @@ def require_means(trials: Sequence[TrialConfig], suite: Suite, machines: Capacit
         raise gather(errors)
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(NamedTuple):
     """Says how long a trial may take, in seconds of wall time, and how that is known.
 
     `same`: the trial itself ran here, perhaps with another seed; `like`: its method did, on the same data and model,
@@ -378,13 +337,11 @@ class Forecaster:
             epoch, ran = record.result.get("epoch_time_s"), record.result.get("epochs")
             if record.environment.get("machine") != self.machine or record.status != "ok" or record.wall_s is None:
                 continue
-            try:
+            with suppress(ValueError):  # of another version
                 trial = TrialConfig.model_validate(record.config)
-            except ValueError:
-                continue  # of another version
-            self._same[_seedless(trial)].append(record.wall_s)
-            if isinstance(epoch, float) and isinstance(ran, int):
-                self._like[_kind(trial)].append((epoch, max(0.0, record.wall_s - epoch * ran)))
+                self._same[_seedless(trial)].append(record.wall_s)
+                if isinstance(epoch, float) and isinstance(ran, int):
+                    self._like[_kind(trial)].append((epoch, max(0.0, record.wall_s - epoch * ran)))
 
     def of(self, trial: TrialConfig, info: DatasetInfo) -> Forecast:
         """Return how long a trial may take."""
@@ -393,23 +350,17 @@ class Forecaster:
         if seen := self._like.get(_kind(trial)):
             epoch, around = (statistics.median(values) for values in zip(*seen, strict=True))
             return Forecast(around + epoch * trial.train.epochs, "like")
-        busy = min(trial.partition.parts * threads_of(trial), cores())
-        epoch = work(trial, info) / (FLOPS_A_CORE * busy)
+        # The floating-point operations of an epoch of full-graph training, evaluations among them.
+        model, every = trial.model, trial.train.eval_every
+        widths = [info.features, *[model.hidden] * (model.layers - 1), info.classes]
+        passes = 3 + (1 / every if every else 0)
+        flops = passes * sum(2 * (a * b * info.nodes + min(a, b) * info.edges) for a, b in pairwise(widths))
+        epoch = flops / (FLOPS_A_CORE * min(trial.partition.parts * threads_of(trial), cores()))
         if METHODS.load(trial.method.name, trial.plugin).family == "mini-batch":
             size = trial.method.options.get("batch_size")
             batches = info.nodes / trial.partition.parts / size if isinstance(size, int) and size else STEPS
             epoch = max(epoch, STEP_S * math.ceil(batches))
         return Forecast(SETUP_S + epoch * trial.train.epochs, "model")
-
-
-def work(trial: TrialConfig, info: DatasetInfo) -> float:
-    """Return the floating-point operations of one epoch of full-graph training, evaluations among them."""
-    model = trial.model
-    widths = [info.features, *[model.hidden] * (model.layers - 1), info.classes]
-    dense = sum(a * b for a, b in pairwise(widths)) * info.nodes * 2
-    sparse = sum(min(a, b) for a, b in pairwise(widths)) * info.edges * 2
-    passes = 3 + (1 / trial.train.eval_every if trial.train.eval_every else 0)
-    return passes * (dense + sparse)
 
 
 def _seedless(trial: TrialConfig) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock, Thread
@@ -19,9 +18,6 @@ from harness.launch.process import is_loopback
 from harness.runtime.channel import HANDSHAKE_S, VARIABLE, Channel, Refused, answer, run_secret
 
 DEFAULT_PORT = 29400  # torchrun takes the same
-FIRST_SLURM_PORT, SLURM_PORTS = 20_000, 10_000  # below the ports that Linux hands out by itself (32768 up)
-_RANGE = r"\d+(?:-\d+)?"
-_ENTRY = rf"(?:[^,\[\]]|\[{_RANGE}(?:,{_RANGE})*\])+"
 POLL_S = 0.1  # between two looks, while nothing trains
 FAR_AWAY = "192.0.2.1"  # RFC 5737: nobody's, so it is reached, if at all, as everybody far away is
 MOST_STRANGERS = 64  # connections without a proof of the secret: of more, the oldest ends
@@ -321,49 +317,3 @@ def interface_of(address: str) -> str:
         if any(entry.address.partition("%")[0] == address for entry in entries):
             return name
     raise UserError(f"no interface has the address {address}", fix="set GLOO_SOCKET_IFNAME")
-
-
-@dataclass(frozen=True)
-class SlurmStep:
-    """`srun` started the step with one task a node. `index` is this node's, `coordinator` is the name of node 0."""
-
-    nodes: int
-    index: int
-    coordinator: str
-    port: int
-
-
-def this_step(variables: Mapping[str, str]) -> SlurmStep | None:
-    """Return the step that `srun` started this process in, or None outside a step (also in a batch script).
-
-    Raises UserError for a step of several nodes with more than one task on a node.
-    """
-    if "SLURM_STEP_ID" not in variables or "SLURM_NODEID" not in variables:
-        return None
-    nodes = variables.get("SLURM_STEP_NUM_NODES") or variables.get("SLURM_NNODES", "1")
-    names = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST", "")
-    if int(nodes) > 1:  # on one node it may be a shell in a step of many tasks
-        counts = variables.get("SLURM_STEP_TASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE", "1")
-        most = max(map(int, re.findall(r"(\d+)(?:\(x\d+\))?", counts)))
-        if most > 1 or variables.get("SLURM_LOCALID", "0") != "0":
-            raise UserError(
-                "more than one task on a node",
-                key=f"SLURM_STEP_TASKS_PER_NODE={counts}",
-                fix="srun --ntasks-per-node=1: harness starts the ranks of a node itself",
-            )
-    port = port_of(int(variables.get("SLURM_JOB_ID", "0")), int(variables["SLURM_STEP_ID"]))
-    return SlurmStep(int(nodes), int(variables["SLURM_NODEID"]), first_host(names), port)
-
-
-def port_of(job: int, step: int) -> int:
-    """Return a port that every node derives alike, and that jobs that share a node rarely share."""
-    return FIRST_SLURM_PORT + (job + 997 * step) % SLURM_PORTS
-
-
-def first_host(text: str) -> str:
-    """Return the first name that a list such as `node[01-03,7],x` stands for."""
-    if not re.fullmatch(rf"{_ENTRY}(?:,{_ENTRY})*", text):
-        raise UserError(f"'{text}' is not a list of nodes", key="SLURM_STEP_NODELIST")
-    first = re.match(_ENTRY, text)
-    assert first is not None
-    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", first[0])

@@ -13,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Protocol
 
 from harness.errors import DataUnavailable, UserError
-from harness.launch.group import GroupResult
+from harness.launch.group import GroupResult, RankFailure
 from harness.launch.hardware import check_device
-from harness.launch.inputs import InputCache, NotPrepared, Report, TrialInputs, on_todays_data
+from harness.launch.inputs import InputCache, NotPrepared, TrialInputs, on_todays_data
 from harness.launch.machines import OneMachine, SpeedReference, TrialJob, explain
 from harness.launch.process import Latest, clean_scratch
 from harness.launch.runner_process import FAILED, INTERRUPTED, OK
@@ -30,7 +29,7 @@ from harness.results.record import Record, Status, epoch_rows, unlike, without_e
 from harness.results.record_store import ResultStore, kept, kept_suites
 from harness.results.reduce import flags, mark_load, reduce
 from harness.runtime.checkpoint import CheckpointPlace
-from harness.runtime.method import METHODS, Method
+from harness.runtime.method import METHODS
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
 
@@ -97,12 +96,15 @@ class TrialOutcome:
     """Says what a trial came to, before that is a record."""
 
     group: GroupResult = field(default_factory=GroupResult)
-    status: Status = "error"
-    reason: str | None = None
-    log: str = ""
     result: dict[str, Any] = field(default_factory=dict)
     inputs: TrialInputs | None = None
     reference: Measurement | None = None
+
+    def failed(self, status: Status, reason: str, log: str = "") -> None:
+        """Take over that the runner could not go on with the trial."""
+        self.group = replace(
+            self.group, failures=[RankFailure(None, status, reason)], limit_s=None, log=self.group.log + log
+        )
 
 
 @dataclass(frozen=True)
@@ -127,12 +129,12 @@ class TrialRunner:
         machine, outcome = self.machine.at(acquired.slot), TrialOutcome()
         try:
             self._train(turn, machine, outcome, progress)
+        except NotPrepared as error:
+            outcome.failed(*explain(error), error.log)
+        except (DataUnavailable, UserError) as error:
+            outcome.failed(*explain(error))
         except Exception as error:  # the suite goes on whatever one trial runs into
-            outcome.status, outcome.reason = explain(error)
-            if isinstance(error, NotPrepared):
-                outcome.log += error.log
-            elif not isinstance(error, DataUnavailable | UserError):
-                outcome.log += traceback.format_exc()
+            outcome.failed(*explain(error), traceback.format_exc())
         acquired.withdraw()  # before the record is written: trials that start meanwhile disturb nothing of this one
         environment = {**self.environment, "threads": machine.threads(trial), **acquired.described()}
         environment["reference_s"] = outcome.reference and outcome.reference.seconds
@@ -143,14 +145,14 @@ class TrialRunner:
             raise
         except Exception as error:  # a rank may have reported anything, and the suite goes on whatever that is
             status, reason = explain(error)
-            what, log = f"what its ranks reported cannot be kept: {reason}", outcome.log + traceback.format_exc()
-            lost = replace(outcome, group=GroupResult(), status=status, reason=what, log=log, result={})
+            lost = replace(outcome, group=GroupResult(log=outcome.group.log), result={})
+            lost.failed(status, f"what its ranks reported cannot be kept: {reason}", traceback.format_exc())
             return self._keep(turn, lost, started, environment, progress)
 
     def _train(self, turn: Turn, machine: OneMachine, outcome: TrialOutcome, progress: TrialProgress) -> None:
-        trial = turn.trial
+        trial, log = turn.trial, ""
         if (reason := machine.why_not(trial)) is not None:
-            outcome.status, outcome.reason = "skipped", reason
+            outcome.failed("skipped", reason)
             return
         machine.expect(trial)
         outcome.inputs = self.inputs.get(trial, progress.trial_stage)
@@ -162,21 +164,36 @@ class TrialRunner:
                 break
             text = f"{group.reason}; started again, {again + 1} of {self.suite.retries} times at most (`retries`)"
             progress.trial_stage(text)
-            outcome.log += f"{group.log}==== {text} ====\n"
+            log += f"{group.log}==== {text} ====\n"
+            outcome.group = GroupResult(log=log)  # if it cannot be started again
             group = self._start(trial, outcome.inputs, machine, progress)
-        outcome.group, outcome.log = group, outcome.log + group.log
-        outcome.status, outcome.reason = group.status, group.reason
+        outcome.group = replace(group, log=log + group.log)
         mark_load(group.ranks)
         if group.status == "ok":
-            outcome.result = reduce(group.ranks, _method(trial).metrics_by_column())
+            method = METHODS.load(trial.method.name, trial.plugin)
+            outcome.result = reduce(group.ranks, method.metrics_by_column())
 
     def _start(
         self, trial: TrialConfig, inputs: TrialInputs, machine: OneMachine, progress: TrialProgress
     ) -> GroupResult:
         """Start the ranks of a trial, which go on from the last checkpoint if there is one, and wait for their end."""
-        home, out = self.store.checkpoints(trial.id), self.store.stage(trial.id)
+        checkpoints, out = None, self.store.stage(trial.id)
         try:
-            checkpoints = _checkpoints(home, trial, inputs, self.environment, progress.trial_stage)
+            if trial.train.checkpoint != "off":
+                # Checkpoints are of this trial, these data, this code and these libraries: those of others go.
+                code = {name: source.sha256 for name, source in trial.sources.items()}
+                build = {key: self.environment.get(key) for key in BUILD}
+                text = json.dumps([CHECKPOINT_LAYOUT, trial.id, inputs.fingerprint, code, build], sort_keys=True)
+                # An absolute path, because other machines get it.
+                home = self.store.checkpoints(trial.id).absolute()
+                directory = home / hashlib.sha256(text.encode()).hexdigest()[:16]
+                for other in home.iterdir() if home.is_dir() else ():
+                    if other.name != directory.name:
+                        report = "an earlier checkpoint is of other data, code or libraries: training starts anew"
+                        progress.trial_stage(report)
+                        shutil.rmtree(other, ignore_errors=True)
+                resume = any(directory.glob("rank*"))
+                checkpoints = CheckpointPlace(directory=directory, lineage=uuid.uuid4().hex, resume=resume)
             return machine.run(
                 TrialJob(trial, inputs, out, progress.trial_stage, progress.trial_event, checkpoints=checkpoints)
             )
@@ -197,13 +214,13 @@ class TrialRunner:
             trial=trial.id,
             suite=self.suite.name,
             label=trial.label,
-            status=outcome.status,
-            reason=outcome.reason,
+            status=group.status,
+            reason=group.reason,
             flags=flags(group.ranks),
             started=started.isoformat(timespec="seconds"),
             wall_s=None if group.wall_s is None else group.wall_s + earlier_s,
             config=trial.model_dump(mode="json"),
-            declared=_method(trial).declared(),
+            declared=METHODS.load(trial.method.name, trial.plugin).declared(),
             environment=environment,
             dataset=inputs.dataset if inputs else {"name": trial.dataset.name},
             partition=inputs.partition if inputs else [],
@@ -218,7 +235,7 @@ class TrialRunner:
             self.store.drop(trial.id)
             return None
         try:
-            self.store.commit(trial.id, record, [*epoch_rows(group.ranks), *group.epochs], outcome.log)
+            self.store.commit(trial.id, record, [*epoch_rows(group.ranks), *group.epochs], group.log)
         except OSError as error:
             what = f"cannot write the record: {error.strerror or error}"
             raise UserError(what, file=error.filename, fix="choose another place with --results") from error
@@ -226,31 +243,6 @@ class TrialRunner:
         if record.status not in GOES_ON:  # its checkpoints serve nothing any more
             self.store.forget(trial.id)
         return record
-
-
-def _method(trial: TrialConfig) -> type[Method[Any]]:
-    return METHODS.load(trial.method.name, trial.plugin)
-
-
-def _checkpoints(
-    home: Path, trial: TrialConfig, inputs: TrialInputs, environment: Mapping[str, Any], report: Report
-) -> CheckpointPlace | None:
-    """Return where a start of the trial's ranks keeps checkpoints, below `home`; None if it keeps none.
-
-    They are of this trial, these data, this code and these libraries. Those of others are removed, and reported.
-    """
-    if trial.train.checkpoint == "off":
-        return None
-    code = {name: source.sha256 for name, source in trial.sources.items()}
-    build = {key: environment.get(key) for key in BUILD}
-    text = json.dumps([CHECKPOINT_LAYOUT, trial.id, inputs.fingerprint, code, build], sort_keys=True)
-    # An absolute path, because other machines get it.
-    directory = home.absolute() / hashlib.sha256(text.encode()).hexdigest()[:16]
-    for other in home.iterdir() if home.is_dir() else ():
-        if other.name != directory.name:
-            report("an earlier checkpoint is of other data, code or libraries: training starts anew")
-            shutil.rmtree(other, ignore_errors=True)
-    return CheckpointPlace(directory=directory, lineage=uuid.uuid4().hex, resume=any(directory.glob("rank*")))
 
 
 def exit_code(statuses: Mapping[str, str]) -> int:
@@ -284,12 +276,11 @@ def run_suite(
         leases, shown = store.leases(), _SharedProgress(progress, me)
         store.clean(leases)
         clean_scratch()
-        device = trials[0].device if trials else None
         if any(trial.tuning for trial in trials):
             before = kept_suites([store.directory]).get(suite.name)
             every = list({trial.id: trial for trial in (*(before.trials if before else ()), *trials)}.values())
         else:
-            every = expand(suite, device=device, data_dir=options.data_dir)
+            every = expand(suite, device=trials[0].device if trials else None, data_dir=options.data_dir)
         today, _ = on_todays_data(every, store, options.data_dir, options.cache, build=False)
         store.keep_suite(kept(suite, today))
         request = request_of(trials, store, leases, options)

@@ -13,18 +13,18 @@ import math
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from harness.caches import private_directory
 from harness.data.prepared import flock, locked
 from harness.errors import UserError
-from harness.files import RECORD, read_bytes
+from harness.files import RECORD, read_bytes, write_whole
 from harness.launch.hardware import usable_cores, visible_gpus
 from harness.launch.process import WORKER, Placement
 from harness.results.leases import Lease, Leases, named
@@ -33,30 +33,24 @@ from harness.suite.schema import TrialConfig
 
 REQUESTS = ".requests"
 ENVIRONMENT = "HARNESS_LOCKS"
+T = TypeVar("T")
 _MACHINE, _SLOT, _BOOK = "machine", "slot-", "book"
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Says what a user asks of a run.
+    """Says what a user asks of a run; `jobs`, `together`: see `Slots`, `audit`: see `harness.runtime.job.Job`."""
 
-    `retry`: statuses whose trials run again; `fresh`: all selected trials run again; `data_dir` and `cache`:
-    where data is looked up and kept (None: the environment's); `warm`: ranks are forked by a process that has
-    imported what they need, where that is possible; `worker`: the module every rank runs; `jobs`, `together`: see
-    `Slots`; `request`: the name of one that this runner works on with others (None: its own); `wait`: for trials
-    that others run, too; `audit`: see `harness.runtime.job.Job`.
-    """
-
-    retry: frozenset[str] = frozenset()
-    fresh: bool = False
-    data_dir: Path | None = None
-    cache: Path | None = None
-    warm: bool = True
-    worker: str = WORKER
+    retry: frozenset[str] = frozenset()  # statuses whose trials run again
+    fresh: bool = False  # all selected trials run again
+    data_dir: Path | None = None  # where data is looked up, and
+    cache: Path | None = None  # kept; None: the environment's
+    warm: bool = True  # ranks are forked by a process that has imported what they need, where that is possible
+    worker: str = WORKER  # the module every rank runs
     jobs: int = 1
     together: bool = False
-    request: str | None = None
-    wait: bool = True
+    request: str | None = None  # the name of one that this runner works on with others; None: its own
+    wait: bool = True  # for trials that others run, too
     audit: bool = False
 
 
@@ -65,25 +59,20 @@ def is_done(status: str | None, options: RunOptions) -> bool:
     return status not in (None, "skipped") and status not in options.retry and not options.fresh
 
 
-class Request(BaseModel):
+class Request(BaseModel, frozen=True):
     """What was asked of one run or more, fixed when it was asked: which trials, whatever their records say since.
 
     `trials`: by id the number of the latest lease then; `recorded`: those that had a record.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     trials: dict[str, int]
     recorded: frozenset[str] = frozenset()
 
     def write(self, directory: Path) -> str:
         """Keep the request with a suite's results for runners to come; returns its name."""
-        name = uuid.uuid4().hex[:10]
-        home = directory / REQUESTS
+        name, home = uuid.uuid4().hex[:10], directory / REQUESTS
         home.mkdir(parents=True, exist_ok=True)
-        temporary = home / f".{name}"
-        temporary.write_text(self.model_dump_json(), encoding="utf-8")
-        temporary.rename(home / f"{name}.json")
+        write_whole(home / f"{name}.json", self.model_dump_json())
         return name
 
     @classmethod
@@ -114,22 +103,16 @@ class Slot:
             usable = usable_cores()
             known = hasattr(os, "sched_getaffinity") and len(usable) == len(os.sched_getaffinity(0))
             pool = tuple(usable) if known else ()
-        own = _divided(pool, each, placement.local_rank, near) if pool else None
-        return replace(placement, cores=own, gpus=self.gpus)
-
-
-def _divided(pool: Sequence[int], each: int, rank: int, near: Sequence[frozenset[int]]) -> tuple[int, ...]:
-    """Return a rank's `each` cores: ranks before it have chosen theirs; all are free again when none is left."""
-    # Every rank computes its own share alone, so that it replays the choices of the ranks before it.
-    free, own = list(pool), list[int]()
-    for chooser in range(rank + 1):
-        liked, own = near[chooser % len(near)] if near else frozenset(), []
-        while len(own) < min(each, len(pool)):
-            free = free or list(pool)
-            left = [core for core in free if core not in own]
-            own.append(next((core for core in left if core in liked), left[0]))
-            free.remove(own[-1])
-    return tuple(sorted(own))
+        free, own = list(pool), list[int]()
+        # Every rank computes its own share alone, so that it replays the choices of the ranks before it.
+        for chooser in range(placement.local_rank + 1):
+            liked, own = near[chooser % len(near)] if near else frozenset(), []
+            while len(own) < min(each, len(pool)):
+                free = free or list(pool)
+                left = [core for core in free if core not in own]
+                own.append(next((core for core in left if core in liked), left[0]))
+                free.remove(own[-1])
+        return replace(placement, cores=tuple(sorted(own)) or None, gpus=self.gpus)
 
 
 WHOLE = Slot()
@@ -175,8 +158,7 @@ class AcquiredSlot:
 
     def neighbours(self) -> list[dict[str, str]]:
         """Return id and label of the trials that have run on the machine between `announce` and `withdraw`."""
-        later = _read(self._own)[1:] if self._own else []
-        found = [*self._neighbours, *later]
+        found = [*self._neighbours, *(_read(self._own)[1:] if self._own else ())]
         return [each for number, each in enumerate(found) if each not in found[:number]]
 
     def described(self) -> dict[str, Any]:
@@ -193,9 +175,8 @@ def needs_quiet(trial: TrialConfig) -> bool:
 class Slots:
     """The slots of this machine, for one of `jobs` runners.
 
-    Attributes:
-        jobs: a trial that needs no quiet machine gets this share of the cores, or one for each rank if that is more.
-        together: trials that are timed run at the same time too.
+    A trial that needs no quiet machine gets the share of the cores that `jobs` leaves, or one for each rank if that is
+    more. `together`: trials that are timed run at the same time too.
     """
 
     jobs: int = 1
@@ -207,11 +188,10 @@ class Slots:
         with ExitStack() as held:
             home = _home()
             alone = needs_quiet(trial) and not self.together
-            if not _lock(held, home / _MACHINE, fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
-                yield None
-                return
-            ranks = math.ceil(trial.partition.parts / nodes)
-            slot = WHOLE if alone else self._share(held, home, ranks, gpu=trial.device == "cuda")
+            slot = None
+            if _lock(held, home / _MACHINE, fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
+                ranks = math.ceil(trial.partition.parts / nodes)
+                slot = WHOLE if alone else self._share(held, home, ranks, gpu=trial.device == "cuda")
             if slot is None:
                 held.close()
             yield None if slot is None else AcquiredSlot(slot, alone, home, held)
@@ -223,18 +203,13 @@ class Slots:
             yield _lock(held, _home() / _MACHINE, fcntl.LOCK_EX)
 
     def _share(self, held: ExitStack, home: Path, ranks: int, *, gpu: bool) -> Slot | None:
-        pool = usable_cores()
+        pool, devices = usable_cores(), visible_gpus() if gpu else []
         wanted = min(len(pool), max(ranks, len(pool) // self.jobs))
-        own = _lock_some(held, home, [f"core-{core}" for core in pool], wanted)
-        if own is None:
+        cores = _lock_some(held, home, "core-", pool, wanted)
+        gpus = None if cores is None else _lock_some(held, home, "gpu-", devices, min(ranks, len(devices)))
+        if cores is None or gpus is None:
             return None
-        numbers = tuple(int(name.removeprefix("core-")) for name in own)
-        pinned = numbers if len(numbers) < len(pool) else None
-        if not gpu:
-            return Slot(pinned)
-        devices = visible_gpus()
-        gpus = _lock_some(held, home, [f"gpu-{name}" for name in devices], min(ranks, len(devices)))
-        return None if gpus is None else Slot(pinned, tuple(name.removeprefix("gpu-") for name in gpus))
+        return Slot(cores if len(cores) < len(pool) else None, gpus if gpu else None)
 
 
 def _home() -> Path:
@@ -250,30 +225,24 @@ def _home() -> Path:
 
 def _lock(held: ExitStack, path: Path, how: int) -> bool:
     """Lock a file for as long as `held` is open; False if another process has it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        flock(fd, path, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return False
-    except OSError:
-        os.close(fd)
-        raise
-    held.callback(os.close, fd)
+    with ExitStack() as mine:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        mine.callback(os.close, fd)
+        try:
+            flock(fd, path, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        held.push(mine.pop_all())
     return True
 
 
-def _lock_some(held: ExitStack, home: Path, names: Sequence[str], wanted: int) -> list[str] | None:
-    """Lock `wanted` of the files; None if fewer are free."""
-    with ExitStack() as mine:
-        own: list[str] = []
-        for name in names:
-            if len(own) < wanted and _lock(mine, home / name, fcntl.LOCK_EX):
-                own.append(name)
-        if len(own) < wanted:
-            return None
-        held.push(mine.pop_all())
-    return own
+def _lock_some(held: ExitStack, home: Path, kind: str, names: Sequence[T], wanted: int) -> tuple[T, ...] | None:
+    """Lock the files of `wanted` of the cores or GPUs; None if fewer are free."""
+    own: list[T] = []
+    for name in names:
+        if len(own) < wanted and _lock(held, home / f"{kind}{name}", fcntl.LOCK_EX):
+            own.append(name)
+    return tuple(own) if len(own) == wanted else None
 
 
 def _read(path: Path) -> list[dict[str, str]]:
@@ -290,29 +259,33 @@ class Turn:
     done: bool = False
 
 
-@dataclass
 class TrialQueue:
     """Gives out the trials of a request that have not been run since, each once, when the machine has room."""
 
-    store: ResultStore
-    leases: Leases
-    slots: Slots
-    request: Request
-    trials: Sequence[TrialConfig]
-    nodes: int = 1
-    left: dict[str, TrialConfig] = field(init=False)
-
-    def __post_init__(self) -> None:
-        asked = [trial for trial in self.trials if trial.id in self.request.trials]
+    def __init__(
+        self,
+        store: ResultStore,
+        leases: Leases,
+        slots: Slots,
+        request: Request,
+        trials: Sequence[TrialConfig],
+        nodes: int = 1,
+    ) -> None:
+        self.store, self.leases, self.slots, self.request, self.nodes = store, leases, slots, request, nodes
+        asked = [trial for trial in trials if trial.id in request.trials]
         # Trials that may run at the same time come first: they need not wait for those that may not.
-        asked.sort(key=lambda trial: self.slots.jobs > 1 and needs_quiet(trial))
+        asked.sort(key=lambda trial: slots.jobs > 1 and needs_quiet(trial))
         self.left = {trial.id: trial for trial in asked}
 
     @contextmanager
     def turn(self) -> Iterator[Turn | None]:
         """Give the next trial that is free and that the machine has room for; None if there is none now."""
         latest = self.leases.latest()
-        self._drop_finished(latest)
+        for id_ in list(self.left):
+            lease = latest.get(id_)
+            ran = lease is not None and lease.done and lease.number > self.request.trials[id_]
+            if ran or self._recorded(id_):  # others have run it meanwhile
+                del self.left[id_]
         for trial in list(self.left.values()):
             known = latest.get(trial.id)
             if self.leases.holder(known) is not None:
@@ -342,14 +315,6 @@ class TrialQueue:
             return free, f"waiting for room on this machine ({free} to run): a trial that is timed has it to itself"
         held = [named(holder) for holder in holders if holder is not None]
         return 0, f"waiting for {len(held)} that others run: {'; '.join(sorted(set(held)))}"
-
-    def _drop_finished(self, latest: Mapping[str, Lease]) -> None:
-        """Leave out the trials that others have run meanwhile."""
-        for id_ in list(self.left):
-            lease = latest.get(id_)
-            ran = lease is not None and lease.done and lease.number > self.request.trials[id_]
-            if ran or self._recorded(id_):
-                del self.left[id_]
 
     def _recorded(self, id_: str) -> bool:
         return id_ not in self.request.recorded and (self.store.directory / id_ / "record.json").is_file()

@@ -1,5 +1,5 @@
 """Layers, and the model that is made of them."""
 
-from harness.deferred import moved
+from harness.deferred import exports
 
-__getattr__ = moved(__name__)
+__getattr__ = exports(__name__)[0]

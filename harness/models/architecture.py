@@ -18,6 +18,13 @@ T = TypeVar("T")
 class Architecture:
     """The layers of a model without their weights, which is what plans need, and takes no torch; see `GNN`.
 
+    Attributes:
+        hops: blocks that a graph layer runs on, one behind the other.
+        depth: blocks that the model runs on.
+        propagation: the weighting of edges it aggregates with; if it attends, what samplers take for one.
+        attends: whether aggregations depend on the weights.
+        reads_own: whether a layer reads a node's own row besides what it aggregates.
+
     Args:
         spec: what a suite says of the model.
         inputs, outputs: width of the input features, and number of classes.
@@ -45,10 +52,14 @@ class Architecture:
 
     def _build(self, layer: type[GraphLayer], products: Products) -> list[GraphLayer]:
         spec, widths = self.spec, self._all_widths
-        return [
+        layers = [
             layer.build(spec, widths[i], widths[i + 1], last=i + 2 == len(widths), products=products)
             for i in range(spec.layers)
         ]
+        first = layers[0]
+        self.hops, self.depth, self.propagation = first.hops, spec.layers * first.hops, first.propagation
+        self.attends, self.reads_own = first.attends, first.reads_own or spec.residual
+        return layers
 
     @property
     def _layers(self) -> list[GraphLayer]:
@@ -65,31 +76,6 @@ class Architecture:
         norms = self._all_widths[1:-1] if self.spec.norm == "layer" else []
         linear = sum((inputs + 1) * outputs for inputs, outputs in self.linear_widths)
         return sum(layer.num_weights for layer in self._layers) + linear + 2 * sum(norms)
-
-    @property
-    def hops(self) -> int:
-        """Blocks that a graph layer runs on, one behind the other."""
-        return self._layers[0].hops
-
-    @property
-    def depth(self) -> int:
-        """Blocks that the model runs on."""
-        return self.spec.layers * self.hops
-
-    @property
-    def propagation(self) -> Propagation:
-        """The weighting of edges this model aggregates with; if it attends, what samplers take for one."""
-        return self._layers[0].propagation
-
-    @property
-    def reads_own(self) -> bool:
-        """Whether a layer reads a node's own row besides what it aggregates."""
-        return self._layers[0].reads_own or self.spec.residual
-
-    @property
-    def attends(self) -> bool:
-        """Whether aggregations depend on the weights."""
-        return self._layers[0].attends
 
     def require_fixed_aggregation(self) -> None:
         """Raise a UserError if the model attends: the input features cannot be aggregated before the training."""

@@ -6,9 +6,9 @@ import os
 import stat
 import threading
 
-from harness.deferred import moved
+from harness.deferred import exports
 
-__getattr__ = moved(__name__)
+__getattr__ = exports(__name__)[0]
 
 
 def exit_with_launcher() -> None:

@@ -24,6 +24,7 @@ import psutil
 
 from harness.deferred import torch
 from harness.runtime.comm import Communicator
+from harness.runtime.counters import known
 
 TASKS = Path("/proc/self/task")
 MORE = 1.05  # times its cores that a rank may keep busy: clocks are read one after the other
@@ -64,8 +65,8 @@ class Used:
 class CpuAccount:
     """Follows the CPU seconds of a rank, from before its method is made.
 
-    Linux gives the clocks of threads, which are read before and after evaluations only; elsewhere, in sandboxes, and
-    where nothing is `audited`, the flags that need them are never raised, and `report` has None for them.
+    Linux gives the clocks of threads, which are read before and after evaluations only. Where it does not, and where
+    nothing is `audited`, the flags that need them are never raised, and `report` has None for them.
 
     Args:
         cores: number of cores that the rank may keep busy.
@@ -190,22 +191,17 @@ class CpuAccount:
 
 
 def _affinity(tid: int) -> set[int] | None:
-    with suppress(AttributeError, OSError):
-        return os.sched_getaffinity(tid)
-    return None
+    """Return the cores that a thread (0: this one) may run on."""
+    return known(lambda: os.sched_getaffinity(tid))
 
 
 def _thread_seconds(tid: int) -> float | None:
-    with suppress(OSError):
-        # A thread's clock of CPUCLOCK_SCHED, to the nanosecond: clock_getres(2), CPU-time clocks.
-        return time.clock_gettime((~tid << 3) | 6)
-    return None
+    # A thread's clock of CPUCLOCK_SCHED, to the nanosecond: clock_getres(2), CPU-time clocks.
+    return known(lambda: time.clock_gettime((~tid << 3) | 6))
 
 
 def _name(tid: int) -> str | None:
-    with suppress(OSError):
-        return (TASKS / str(tid) / "comm").read_text()
-    return None
+    return known((TASKS / str(tid) / "comm").read_text)
 
 
 def _children(*, living: bool) -> float:
@@ -238,8 +234,8 @@ FRAME, SEGMENT = 66, 1448  # bytes of Ethernet's, IP's and TCP's headers, and of
 class NetworkAccount:
     """Follows what leaves an audited rank, from the end of its set-up.
 
-    On Linux and gloo. Elsewhere, or with nccl, whose bytes pass no socket, nothing is known or flagged. Nothing is put
-    between ranks: sums over the training, evaluations included, are compared once, at the end.
+    On Linux and gloo; of nccl, whose bytes pass no socket, and elsewhere nothing is known or flagged. Sums over the
+    training, evaluations included, are compared once, at the end.
 
     Args:
         comm: the rank's communicator.
@@ -293,12 +289,8 @@ class NetworkAccount:
         """Flag what was sent and not counted; every rank must call. Returns the report's part, bytes since the set-up.
 
         `socket_bytes`: sent over TCP; `interface_bytes`: by the interface, headers included; `file_bytes`: written to
-        files; `counted_bytes`: by the communicator.
-
-        Args:
-            flag: as of `CpuAccount`.
-            epochs: number of epochs that were trained.
-            rehearsed: False: kernels are compiled into files, and a GPU's driver opens files, while it trains.
+        files; `counted_bytes`: by the communicator. `epochs`: number of epochs that were trained; `rehearsed`: False
+        where kernels are compiled into files, and a GPU's driver opens files, while it trains.
         """
         self.look()
         self._opened |= dict.fromkeys(_kind(name) for name in self._shared() - self._known)
@@ -353,10 +345,8 @@ class NetworkAccount:
 
     def _written(self) -> int | None:
         # To files, pipes and sockets, by `write` and `writev`.
-        with suppress(OSError, ValueError):
-            (found,) = re.findall(r"^wchar: (\d+)$", (self._proc / "io").read_text(), re.MULTILINE)
-            return int(found)
-        return None
+        found = re.search(r"^wchar: (\d+)$", known((self._proc / "io").read_text) or "", re.MULTILINE)
+        return None if found is None else int(found[1])
 
     def _open(self) -> Iterator[tuple[str, int]]:
         """Yield what is open and could move rows, and its descriptor: sockets, pipes and shared memory."""
@@ -369,10 +359,8 @@ class NetworkAccount:
 
     def _shared(self) -> set[str]:
         """Return the files whose pages this process shares and may write to."""
-        with suppress(OSError):
-            maps = (self._proc / "maps").read_text()
-            return set(re.findall(r"^\S+ rw-s \S+ \S+ [1-9]\d* +(\S.*)$", maps, re.MULTILINE))
-        return set()
+        maps = known((self._proc / "maps").read_text) or ""
+        return set(re.findall(r"^\S+ rw-s \S+ \S+ [1-9]\d* +(\S.*)$", maps, re.MULTILINE))
 
 
 def _kind(name: str) -> str:
@@ -395,10 +383,7 @@ def _acknowledged(fd: int) -> int | None:
 
 
 def _unlike(name: str, sent: int, counted: int, calls: int) -> str:
-    """Return how bytes that were seen differ from those that were counted; "" if they do not.
-
-    `calls`: transfers that were counted, times ranks.
-    """
+    """Return how bytes that were seen differ from those counted in `calls` transfers times ranks; "" if they do not."""
     headers = calls * CALL_BYTES + SLACK_BYTES
     if name == "interfaces":
         headers += FRAME * (calls + 2 * counted // SEGMENT)  # of full frames, and of their acknowledgements
@@ -411,13 +396,10 @@ class TrafficCheck:
     """Holds the counted bytes of the training epochs against the kernel's (`traffic: verify`).
 
     On the loopback the interface carries every rank's traffic, and that of other programs; in a network
-    namespace of its own it carries this rank's alone.
-
-    `shaped`: the interface is this rank's own, in a network namespace, and nccl takes it too.
+    namespace of its own (`shaped`) it carries this rank's alone, and nccl takes it too.
 
     Attributes:
-        why_not: why nothing is compared: nccl moves bytes within a machine, or by its own adapters, past all
-            interfaces; None where they are.
+        why_not: why nothing is compared; None where bytes are.
         sums: bytes so far, by the kernel and by the communicator.
     """
 
@@ -425,9 +407,8 @@ class TrafficCheck:
         self._comm, self._interface = comm, interface
         self.why_not: str | None = None
         if comm.world > 1 and not comm.by_sockets and not shaped:
-            self.why_not = (
-                "traffic: verify is not available: what nccl moves (NVLink, shared memory) passes no interface"
-            )
+            what = "what nccl moves (NVLink, shared memory) passes no interface"
+            self.why_not = f"traffic: verify is not available: {what}"
         self.sums: dict[str, int | None] = dict.fromkeys(
             ("sent_bytes", "received_bytes", "counted_sent_bytes", "counted_received_bytes"), 0
         )
@@ -436,8 +417,8 @@ class TrafficCheck:
     def epoch(self) -> Iterator[None]:
         """Add what is enclosed."""
         if self.why_not is not None:
-            yield
             self.sums |= dict.fromkeys(("sent_bytes", "received_bytes"))
+            yield
             return
         before = self._read()
         yield
@@ -462,29 +443,21 @@ class TrafficCheck:
 
 
 def _interface_bytes(interface: str) -> tuple[int, int] | None:
-    with suppress(OSError):
-        if (seen := psutil.net_io_counters(pernic=True, nowrap=False).get(interface)) is not None:
-            return seen.bytes_sent, seen.bytes_recv
-    return None
+    found = known(lambda: psutil.net_io_counters(pernic=True, nowrap=False).get(interface))
+    return found and (found.bytes_sent, found.bytes_recv)
 
 
 def describe(interface: str) -> dict[str, Any]:
     """Return the record's fields of an interface; `network` differs between interfaces of different namespaces."""
-    network = None
-    with suppress(OSError):
+    boot, folder = known(Path("/proc/sys/kernel/random/boot_id").read_bytes), Path("/sys/class/net", interface)
+    namespace, network = known(lambda: os.readlink("/proc/self/ns/net").encode()), None
+    if boot is not None and namespace is not None:
         # A name for this network namespace that no other machine's has, and that reveals nothing of it.
-        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
-        namespace = os.readlink("/proc/self/ns/net").encode()
         network = hashlib.blake2b(boot + namespace, digest_size=4).hexdigest()
-
-    def sysfs(name: str) -> int | None:
-        with suppress(OSError, ValueError):
-            return int(Path("/sys/class/net", interface, name).read_text(), 0)
-        return None
-
+    flags = known(lambda: int((folder / "flags").read_text(), 0))
     return {
         "interface": interface,
         "network": network,
-        "loopback": bool((sysfs("flags") or 0) & 0x8),  # IFF_LOOPBACK
-        "mtu": sysfs("mtu"),
+        "loopback": bool((flags or 0) & 0x8),  # IFF_LOOPBACK
+        "mtu": known(lambda: int((folder / "mtu").read_text(), 0)),
     }

@@ -45,14 +45,10 @@ class EpochTime:
 
 
 class Spans:
-    """Charges seconds outside epochs to the innermost open span of a name; opening one stops the one around it.
-
-    Attributes:
-        seconds: of the spans that ended, by name.
-    """
+    """Charges seconds outside epochs to the innermost open span of a name; opening one stops the one around it."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}  # of the spans that ended, by name
         self._kind = kind_of(torch.device("cpu"))
         self._open: list[str] = []
         self._since = 0.0
@@ -88,12 +84,7 @@ class Moments:
     """Moments of work: of a device its events, where the stream is then, or the host's time where `events` is None."""
 
     def __init__(self, events: Events | None) -> None:
-        self._events = events
-
-    @property
-    def of_host(self) -> bool:
-        """Whether they are the host's."""
-        return self._events is None
+        self._events, self.of_host = events, events is None
 
     def now(self) -> Any:
         """Return this moment."""

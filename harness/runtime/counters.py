@@ -11,7 +11,7 @@ import sys
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -29,11 +29,7 @@ class Absent(Exception):  # noqa: N818 - a counter that is not there is a state,
 
 
 class Reasons:
-    """Why metrics are not available: the first reason of each; after it the metric is not read again.
-
-    Attributes:
-        why: reason by the metric's name.
-    """
+    """Why metrics are not available, by name: the first reason of each; after it the metric is not read again."""
 
     def __init__(self) -> None:
         self.why: dict[str, str] = {}
@@ -65,13 +61,8 @@ SLOWED = {
 class Gpu:
     """One GPU, or MIG instance, as NVML sees it. Nothing here waits for the GPU's work.
 
-    Args:
-        api: the module `pynvml`, initialised.
-        handle: NVML's handle of the device.
-        what: the device's kind, for errors.
-
-    Raises (all methods):
-        Absent: the driver does not give the metric for this device.
+    `api`: the module `pynvml`, initialised; `handle`: NVML's of the device; `what`: the device's kind, for errors. All
+    methods raise Absent where the driver does not give the metric for this device.
     """
 
     def __init__(self, api: Any, handle: Any, what: str) -> None:
@@ -126,11 +117,7 @@ GPU_COUNTERS: dict[str, Callable[[Gpu], Any]] = {
 
 
 def open_gpu(device: torch.device) -> Gpu:
-    """Return the GPU that torch calls `device`.
-
-    Raises:
-        Absent: NVML is not there or does not know the device.
-    """
+    """Return the GPU that torch calls `device`; raises as `find_gpu`."""
     import pynvml
 
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -142,10 +129,7 @@ def find_gpu(api: Any, uuid: str, index: int) -> Gpu:
 
     `uuid` is without GPU- or MIG-; `index` is among the devices that CUDA sees, which the variable lists by index
     or UUID. NVML and CUDA may number GPUs differently; the index is right for GPUs of one kind or with
-    CUDA_DEVICE_ORDER=PCI_BUS_ID. `api` is the module `pynvml`.
-
-    Raises:
-        Absent: NVML is not there or knows neither.
+    CUDA_DEVICE_ORDER=PCI_BUS_ID. `api` is the module `pynvml`. Raises Absent if NVML is not there or knows neither.
     """
     try:
         api.nvmlInit()
@@ -167,12 +151,15 @@ def find_gpu(api: Any, uuid: str, index: int) -> Gpu:
     raise Absent(f"NVML knows none of {', '.join(names)}: {failure}")
 
 
-def read_text(path: Path) -> str:
-    """Return the present text of a file of /proc or /sys.
+def known(read: Callable[[], T]) -> T | None:
+    """Return what `read` does; None where the system has no answer."""
+    with suppress(AttributeError, OSError, ValueError):
+        return read()
+    return None
 
-    Raises:
-        Absent: it cannot be read.
-    """
+
+def read_text(path: Path) -> str:
+    """Return the present text of a file of /proc or /sys; raises Absent if it cannot be read."""
     try:
         return path.read_text()
     except OSError as error:
@@ -185,10 +172,8 @@ def resident_size(proc: Path) -> int:
 
 
 def proportional_size(proc: Path) -> int:
-    """Return the bytes of this process's proportional set (`smaps_rollup`): a page shared by n processes counts 1/n.
-
-    The kernel walks the whole page table for it: milliseconds for each GB.
-    """
+    """Return the bytes of this process's proportional set: a page shared by n processes counts 1/n."""
+    # The kernel walks the whole page table for it: milliseconds for each GB.
     line = next(x for x in read_text(proc / "smaps_rollup").splitlines() if x.startswith("Pss:"))
     return int(line.split()[1]) * 1024
 
@@ -197,9 +182,7 @@ class PackageEnergy:
     """Energy of all processor packages of the machine, of all processes (RAPL, also AMD's).
 
     Only zones called package-N count: sub-zones are not zones of their own, and `psys` holds the packages. https://docs.kernel.org/power/powercap/powercap.html
-
-    Raises:
-        Absent: there is no package, or one cannot be read (most kernels let only root).
+    Raises Absent if there is no package, or one cannot be read (most kernels let only root).
     """
 
     def __init__(self, root: Path = POWERCAP) -> None:
@@ -434,7 +417,4 @@ class Load:
         return at, dict(zip(COLUMNS, values, strict=True))
 
     def _text(self, name: str) -> str | None:
-        try:
-            return (self._root / name).read_text()
-        except OSError:
-            return None
+        return known((self._root / name).read_text)

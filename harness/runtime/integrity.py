@@ -41,13 +41,10 @@ class Integrity:
     """Watches a model whose weights are views of the vector `values`, from before its method is made.
 
     Nothing is raised: all ranks must learn what one finds before they end. See `Trainer.check_replicas`.
-
-    Attributes:
-        broken: the first of RULES that was broken; None if none was.
     """
 
     def __init__(self, model: torch.nn.Module, values: torch.nn.Parameter) -> None:
-        self.broken: str | None = None
+        self.broken: str | None = None  # the first of RULES that was broken
         self._model, self._values, self._parameters = model, values, list(model.parameters())
         self._spec = getattr(model, "spec", None)
         self._places, self._versions = self._seen_places(), self._seen_versions()
@@ -56,10 +53,7 @@ class Integrity:
         self._outsiders = self._written = torch.zeros((), dtype=torch.bool, device=values.device)
 
     def unchanged(self, model: torch.nn.Module, rule: str) -> None:
-        """Check that the model is the suite's with the trainer's weights, and those of the last look, bit for bit.
-
-        `rule`: the one that other weights break, by what happened in between.
-        """
+        """Check that the model is the suite's with the weights of the last look, bit for bit; others break `rule`."""
         if (
             model is not self._model
             or [id(p) for p in model.parameters()] != [id(p) for p in self._parameters]
@@ -73,13 +67,10 @@ class Integrity:
             self.violated(rule)
 
     def begins_step(self) -> None:
-        """Check that no weight was written to since the last step.
-
-        torch counts writes to a tensor, but for those through `.data`: an epoch's first step compares the weights, too.
-        The result is for `ends_epoch`: a GPU is not waited for.
-        """
+        """Check that no weight was written to since the last step."""
         if self._seen_versions() != self._versions:
             self.violated(STEP)
+        # torch counts writes to a tensor, but for those through `.data`. A GPU is not waited for.
         if self._first:
             self._written = self._seen_sum() != self._sum
             self._first = False
@@ -134,9 +125,8 @@ class Inputs:
 
     It also looks up a few rows of the step's loss among the training nodes. `Step.nodes` and `Step.outputs` say whose
     rows they are; without them they are the inner nodes', and where numbers do not match nothing is looked at. A value
-    may be 0: it was left out. Rows of `Step.aggregated` are held against those that the worker remembers of its
-    aggregation. Which step and which rows depends on the run, not on the seed: nothing is drawn from training's
-    generators.
+    may be 0: it was left out. Rows of `Step.aggregated` are held against those that the worker remembers. Which step
+    and which rows depends on the run, not on the seed: nothing is drawn from training's generators.
     """
 
     def __init__(self, worker: Worker) -> None:

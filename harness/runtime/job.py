@@ -8,11 +8,10 @@ import signal
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from harness.deferred import dist, torch
 from harness.errors import UserError
@@ -97,12 +96,11 @@ def join_group(job: Job, rank: int, world: int) -> Store | None:
     if job.config.device == "cuda":
         torch.cuda.set_device(rank_device("cuda"))
     timeout = timedelta(seconds=job.collective_timeout_s)
-    store: Store
     backend: Backend
     if job.rendezvous is None:
         local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
         backend = backend_for(job.config.device, local, torch.cuda.device_count())
-        store = FileStore(str(job.store), world)
+        store: Store = FileStore(str(job.store), world)
     else:
         at, backend = job.rendezvous, job.rendezvous.backend
         store = group_store(connect_channel(at.host, at.port, job.collective_timeout_s), at.prefix, timeout)
@@ -132,8 +130,7 @@ STACKS = signal.SIGUSR1  # has a rank write the stacks of all its threads to its
 _BEACON = struct.Struct("=qqqq")
 
 
-@dataclass(frozen=True)
-class Position:
+class Position(NamedTuple):
     """How far a rank is."""
 
     moves: int = 0  # grows with everything that it does
@@ -156,12 +153,11 @@ class ProgressBeacon:
     """
 
     def __init__(self, out: Path, rank: int) -> None:
-        path = beacon_path(out, rank)
-        path.write_bytes(_BEACON.pack(0, -1, 0, 0))
+        path = out / f"moves-{rank}"
+        path.write_bytes(_BEACON.pack(*Position()))
         with path.open("r+b") as file:
             self._page = mmap.mmap(file.fileno(), _BEACON.size)
-        self._lock = Lock()
-        self._moves, self._epoch, self._entered, self._left = 0, -1, 0, 0
+        self._lock, self._at = Lock(), Position()
 
     def step(self) -> None:
         """Note that something was done."""
@@ -182,18 +178,14 @@ class ProgressBeacon:
 
     def _write(self, epoch: int | None = None, entered: int = 0, left: int = 0) -> None:
         with self._lock:
-            self._epoch = self._epoch if epoch is None else epoch
-            self._moves, self._entered, self._left = self._moves + 1, self._entered + entered, self._left + left
-            _BEACON.pack_into(self._page, 0, self._moves, self._epoch, self._entered, self._left)
-
-
-def beacon_path(out: Path, rank: int) -> Path:
-    """Return the file of the beacon of a rank that writes to `out`."""
-    return out / f"moves-{rank}"
+            at = self._at
+            epoch = at.epoch if epoch is None else epoch
+            self._at = Position(at.moves + 1, epoch, at.entered + entered, at.left + left)
+            _BEACON.pack_into(self._page, 0, *self._at)
 
 
 def read_beacon(out: Path, rank: int) -> Position | None:
     """Return how far a rank is; None if it has not written yet."""
     with suppress(OSError, struct.error):
-        return Position(*_BEACON.unpack(beacon_path(out, rank).read_bytes()))
+        return Position(*_BEACON.unpack((out / f"moves-{rank}").read_bytes()))
     return None

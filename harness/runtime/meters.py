@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -43,12 +42,14 @@ MEANS = ("gpu_utilisation", "gpu_power_w", "gpu_clock_mhz")
 
 @dataclass
 class Summary:
-    """Summary of samples: their number, and by metric the largest value of PEAKS, and sums and numbers of MEANS."""
+    """Summary of samples, values by metric: the largest of PEAKS, sums and numbers of MEANS, and what else was seen."""
 
     samples: int = 0
     peaks: dict[str, int] = field(default_factory=dict)
     sums: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    slowed: dict[str, int] = field(default_factory=dict)  # samples by why the GPU's clock was held down, "": it was not
+    tenths: dict[int, int] = field(default_factory=dict)  # samples by tenths of GPU utilisation
 
     def add(self, sample: Mapping[str, Any]) -> None:
         """Add a sample: values by metric, None where one cannot be had."""
@@ -58,6 +59,13 @@ class Summary:
             if (value := sample.get(name)) is not None:
                 self.sums[name] = self.sums.get(name, 0.0) + value
                 self.counts[name] = self.counts.get(name, 0) + 1
+        if (why := sample.get("gpu_slowed")) is not None:
+            self.counts["gpu_slowed"] = self.counts.get("gpu_slowed", 0) + 1
+            for each in why or ("",):
+                self.slowed[each] = self.slowed.get(each, 0) + 1
+        if (share := sample.get("gpu_utilisation")) is not None:
+            tenth = min(int(share * 10), 9)
+            self.tenths[tenth] = self.tenths.get(tenth, 0) + 1
 
     def mean(self, name: str) -> float | None:
         """Return the mean of a metric; None without values."""
@@ -76,8 +84,6 @@ def raise_peaks(peaks: dict[str, int], sample: Mapping[str, Any]) -> None:
             peaks[name] = max(value, peaks.get(name, value))
 
 
-BINS = 10
-NOT_SLOWED = ""
 INTERVAL_S = 0.1
 PSS_INTERVAL_S = 2.0
 PSS_SHARE = 0.005  # of a core, at most, spent on walking the page table
@@ -87,23 +93,7 @@ class Sampler:
     """Reads all counters at each interval in one thread, while another opens and ends epochs and pauses.
 
     Between epochs only the peaks of memory are kept; in a pause nothing. A reading begun in a pause and ended
-    after it is dropped too.
-
-    Args:
-        reasons: takes up why a metric cannot be had.
-        phase: returns the phase that the trainer is in, "" between epochs.
-        proc: the kernel's files of this process.
-        gpu, packages, load: what else there is to be read.
-
-    Attributes:
-        peaks: of memory, between epochs too.
-        total, by_phase: samples in epochs, of all of them and of each phase.
-        slowed: how often the GPU's clock was held down, by reason, and NOT_SLOWED where it was not.
-        asked: how often that could be read.
-        histogram: samples by GPU utilisation, in tenths.
-        failure: why it ended before it was stopped; None if it did not.
-        pss_interval_s: seconds between readings of the proportional set: longer than PSS_INTERVAL_S where
-            one takes so long that it would cost more than PSS_SHARE of a core.
+    after it is dropped too. Arguments are those of `Meters`, and the counters that there are.
     """
 
     def __init__(
@@ -122,9 +112,10 @@ class Sampler:
         self._lock, self._next_pss = Lock(), 0.0
         self._turns = 0  # beginnings and ends of pauses: odd within one
         self._epoch: Summary | None = None
-        self.peaks, self.total, self.by_phase = dict[str, int](), Summary(), dict[str, Summary]()
-        self.slowed, self.asked, self.histogram = Counter[str](), 0, [0] * BINS
-        self.failure: str | None = None
+        self.peaks = dict[str, int]()  # of memory, between epochs too
+        self.total, self.by_phase = Summary(), dict[str, Summary]()  # samples in epochs
+        self.failure: str | None = None  # why it ended before it was stopped
+        # Longer where a reading takes so long that it would cost more than PSS_SHARE of a core.
         self.pss_interval_s = PSS_INTERVAL_S
 
     def run(self, stop: Event) -> None:
@@ -133,10 +124,7 @@ class Sampler:
             self.look()
 
     def look(self, *, last: bool = False) -> None:
-        """Take a sample, and the proportional set if it is due or this is the last look.
-
-        An exception is kept as `failure`: a thread that ended silently would leave metrics that look whole.
-        """
+        """Take a sample, and the proportional set if it is due or this is the last look."""
         attempt = self._reasons.attempt
         try:
             if self._load is not None:
@@ -152,7 +140,7 @@ class Sampler:
                 self.pss_interval_s = max(self.pss_interval_s, (time.thread_time() - start) / PSS_SHARE)
                 self._next_pss = time.monotonic() + self.pss_interval_s
                 self._add(turn, "", {"peak_pss_bytes": size})
-        except Exception as error:
+        except Exception as error:  # a thread that ended silently would leave metrics that look whole
             self.failure = f"sampling ended: {type(error).__name__}: {error}"
 
     def _add(self, turn: int, phase: str, sample: dict[str, Any]) -> None:
@@ -161,26 +149,16 @@ class Sampler:
             if turn != self._turns:
                 return
             raise_peaks(self.peaks, sample)
-            if not phase or self._epoch is None:
-                return
-            for summary in (self._epoch, self.total, self.by_phase.setdefault(phase, Summary())):
-                summary.add(sample)
-            if (why := sample.get("gpu_slowed")) is not None:
-                self.asked += 1
-                self.slowed.update(why or (NOT_SLOWED,))
-            if (share := sample.get("gpu_utilisation")) is not None:
-                self.histogram[min(int(share * BINS), BINS - 1)] += 1
+            if phase and self._epoch is not None:
+                for summary in (self._epoch, self.total, self.by_phase.setdefault(phase, Summary())):
+                    summary.add(sample)
 
-    def open_epoch(self) -> Summary:
-        """Start an epoch; returns its summary, which grows until `end_epoch`."""
+    def follow(self, *, epoch: bool) -> Summary:
+        """Begin an epoch, or the time between two; returns the summary of an epoch, which grows until its end."""
+        summary = Summary()
         with self._lock:
-            self._epoch = Summary()
-            return self._epoch
-
-    def end_epoch(self) -> None:
-        """End the epoch."""
-        with self._lock:
-            self._epoch = None
+            self._epoch = summary if epoch else None
+        return summary
 
     def turn(self) -> None:
         """Begin a pause, or end it."""
@@ -190,14 +168,8 @@ class Sampler:
     def state(self) -> dict[str, Any]:
         """Return what was taken so far."""
         with self._lock:
-            return {
-                "peaks": dict(self.peaks),
-                "total": asdict(self.total),
-                "by_phase": {phase: asdict(summary) for phase, summary in self.by_phase.items()},
-                "slowed": dict(self.slowed),
-                "asked": self.asked,
-                "histogram": list(self.histogram),
-            }
+            phases = {phase: asdict(summary) for phase, summary in self.by_phase.items()}
+            return {"peaks": dict(self.peaks), "total": asdict(self.total), "by_phase": phases}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what another process had taken, by its `state`; only peaks of memory of this one count besides."""
@@ -205,13 +177,11 @@ class Sampler:
             raise_peaks(self.peaks, state["peaks"])
             self.total = Summary(**state["total"])
             self.by_phase = {phase: Summary(**fields) for phase, fields in state["by_phase"].items()}
-            self.slowed, self.asked, self.histogram = Counter(state["slowed"]), state["asked"], state["histogram"]
 
 
 class Meters:
     """Measures a rank during its training: memory, GPU utilisation and power, energy, load of its cores.
 
-    A daemon thread samples each INTERVAL_S seconds; energy is the difference of two readings of a counter.
     Nothing waits for a GPU. What cannot be had is None, with its reason in the report, never 0.
 
     A counter that several ranks share belongs to one of them: the packages' energy to local rank 0, energy
@@ -219,18 +189,13 @@ class Meters:
 
     Args:
         device: this rank's.
-        local_rank: this rank's number among the trial's ranks on this machine; network namespaces of one
-            machine share its counters and are not machines.
+        local_rank: this rank's number among the trial's ranks on this machine, network namespaces included.
         timing: the trial's; one that is not in phases starts no thread and reads no counter, only `memory` works.
         phase: returns the phase that the trainer is in, "" between epochs; called from the thread. On a GPU
             that is what the host is launching or waiting for.
         cores: that the rank may keep busy, see `Load`.
-        proc: the kernel's files of this process.
-        powercap: the kernel's energy counters.
+        proc, powercap: the kernel's files of this process, and its energy counters.
         gpu: opens NVML's view of a torch device; called only for CUDA devices.
-
-    Attributes:
-        memory: peak memory, whatever the timing.
     """
 
     def __init__(
@@ -265,6 +230,11 @@ class Meters:
             reasons.add(("peak_rss_bytes",), "the kernel cannot reset it: evaluations would be in it")
         self._gpu = reasons.attempt(lambda: gpu(device), *NVML_METRICS)
         self._packages = reasons.attempt(lambda: PackageEnergy(powercap), "energy_cpu_j")
+        self._energy: dict[str, Callable[[], float]] = {}
+        if self._gpu is not None:
+            self._energy["energy_gpu_j"] = partial(GPU_COUNTERS["energy_gpu_j"], self._gpu)
+        if self._packages is not None:
+            self._energy["energy_cpu_j"] = self._packages.joules
         self._load = Load(cores) if self._enabled else None
         self._epochs: list[tuple[float, float]] = []
         self._sampler = Sampler(reasons, phase, proc, self._gpu, self._packages, self._load)
@@ -286,23 +256,17 @@ class Meters:
         if not self._enabled:
             yield metrics
             return
-        summary, before, start_s = self._sampler.open_epoch(), self._energies(), time.perf_counter()
+        attempt, summary = self._reasons.attempt, self._sampler.follow(epoch=True)
+        before, start_s = {name: attempt(read, name) for name, read in self._energy.items()}, time.perf_counter()
         try:
             yield metrics
         finally:
             self._epochs.append((start_s, time.perf_counter()))
-            self._sampler.end_epoch()
-            for name, joules in self._energies().items():
-                metrics[name] = None if joules is None or (start := before[name]) is None else joules - start
+            self._sampler.follow(epoch=False)
+            for name, read in self._energy.items():
+                joules, start = attempt(read, name), before[name]
+                metrics[name] = None if joules is None or start is None else joules - start
             metrics |= {name: summary.mean(name) for name in ("gpu_utilisation", "gpu_power_w")}
-
-    def _energies(self) -> dict[str, float | None]:
-        readers: dict[str, Callable[[], float]] = {}
-        if self._gpu is not None:
-            readers["energy_gpu_j"] = partial(GPU_COUNTERS["energy_gpu_j"], self._gpu)
-        if self._packages is not None:
-            readers["energy_cpu_j"] = self._packages.joules
-        return {name: self._reasons.attempt(read, name) for name, read in readers.items()}
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -334,25 +298,24 @@ class Meters:
             self._reasons.add(("nvml_peak_bytes",), reason)
         if "gpu_slowed" in why:
             self._reasons.add(("gpu_slowed_share",), why["gpu_slowed"])
-        slowed = {reason: count / sampler.asked for reason, count in sampler.slowed.items()}
+        total = sampler.total
+        slowed = {reason: count / total.counts["gpu_slowed"] for reason, count in total.slowed.items()}
         metrics = {
             "peak_rss_bytes": self.memory.resident(),
             **{name: sampler.peaks.get(name) for name in PEAKS if name != RESIDENT},
-            "gpu_clock_mhz": sampler.total.mean("gpu_clock_mhz"),
-            "gpu_slowed_share": 1 - slowed.get(NOT_SLOWED, 0) if slowed else None,
-            "gpu_slowed": {reason: share for reason, share in slowed.items() if reason != NOT_SLOWED}
-            if slowed
-            else None,
+            "gpu_clock_mhz": total.mean("gpu_clock_mhz"),
+            "gpu_slowed_share": 1 - slowed.get("", 0) if slowed else None,
+            "gpu_slowed": {reason: share for reason, share in slowed.items() if reason} if slowed else None,
             "allocator_peak_bytes": self.memory.allocator(),
         }
         phases = {} if "by_phase" in why else sampler.by_phase
-        histogram = sampler.histogram if any(sampler.histogram) and "gpu_utilisation" not in why else None
+        tenths = {} if "gpu_utilisation" in why else total.tenths
         return {
             "interval_s": INTERVAL_S if self._enabled else None,
             "pss_interval_s": sampler.pss_interval_s if self._enabled else None,
-            "samples": sampler.total.samples if self._enabled else None,
+            "samples": total.samples if self._enabled else None,
             **{name: None if name in why else value for name, value in metrics.items()},
-            "gpu_utilisation_histogram": histogram,
+            "gpu_utilisation_histogram": [tenths.get(tenth, 0) for tenth in range(10)] if tenths else None,
             "gpu_limits": self._gpu and self._gpu.limits(),
             "by_phase": {name: summary.row() for name, summary in phases.items()},
             "counts_for": self._counts_for,

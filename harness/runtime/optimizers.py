@@ -19,20 +19,26 @@ from harness.spec import PluginSource, Spec
 OptionsT = TypeVar("OptionsT", bound=Spec)
 
 
-class Optimizer(Registered, ABC, Generic[OptionsT]):
-    """Makes the optimizer of a trial, the same for every method.
+class _Named(Registered, ABC, Generic[OptionsT]):
+    """What a training names, with options of its own."""
 
-    Attributes:
-        Options: its own options; in a suite `optimizer: {sgd: {momentum: 0.9}}`.
-    """
-
-    kind = "optimizer"
-    group = "harness.optimizers"
     name: ClassVar[str]
     Options: ClassVar[type[Spec]] = Spec
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options
+
+
+class Optimizer(_Named[OptionsT]):
+    """Makes the optimizer of a trial, the same for every method.
+
+    Attributes:
+        Options: its own options; in a suite `optimizer: {sgd: {momentum: 0.9}}`.
+        moments: vectors as long as the weights that it keeps, for the memory model.
+    """
+
+    kind = "optimizer"
+    group = "harness.optimizers"
 
     @abstractmethod
     def make(self, parameters: list[torch.nn.Parameter], *, lr: float, weight_decay: float) -> torch.optim.Optimizer:
@@ -41,7 +47,7 @@ class Optimizer(Registered, ABC, Generic[OptionsT]):
     @property
     @abstractmethod
     def moments(self) -> int:
-        """Vectors as long as the weights that it keeps, for the memory model."""
+        """See above."""
 
 
 @cache
@@ -66,17 +72,13 @@ class Adam(Optimizer[AdamOptions]):
 
     name = "adam"
     Options = AdamOptions
+    moments = 2
     _of_torch = "Adam"
 
     def make(self, parameters: list[torch.nn.Parameter], *, lr: float, weight_decay: float) -> torch.optim.Optimizer:
         """See `Optimizer`."""
-        kind, options = getattr(torch.optim, self._of_torch), self.options
-        return light(kind)(parameters, lr=lr, weight_decay=weight_decay, betas=options.betas, eps=options.eps)
-
-    @property
-    def moments(self) -> int:
-        """See `Optimizer`."""
-        return 2
+        options = self.options.model_dump()
+        return light(getattr(torch.optim, self._of_torch))(parameters, lr=lr, weight_decay=weight_decay, **options)
 
 
 class AdamW(Adam):
@@ -108,7 +110,7 @@ class SGD(Optimizer[SGDOptions]):
         return int(self.options.momentum > 0)
 
 
-class Schedule(Registered, ABC, Generic[OptionsT]):
+class Schedule(_Named[OptionsT]):
     """A factor of the learning rate by epoch.
 
     Attributes:
@@ -117,11 +119,6 @@ class Schedule(Registered, ABC, Generic[OptionsT]):
 
     kind = "schedule"
     group = "harness.schedules"
-    name: ClassVar[str]
-    Options: ClassVar[type[Spec]] = Spec
-
-    def __init__(self, options: OptionsT) -> None:
-        self.options = options
 
     @abstractmethod
     def factor(self, epoch: int, epochs: int) -> float:

@@ -34,21 +34,16 @@ class TrialError(Exception):
 
 
 class RankReport:
-    """Collects a rank's metrics and writes them to `rank{r}.json`, whole or not at all.
-
-    Attributes:
-        epochs: one row an epoch, so far.
-        flags: key and text of each, see `flag`.
-    """
+    """Collects a rank's metrics and writes them to `rank{r}.json`, whole or not at all."""
 
     def __init__(self, out: Path, rank: int) -> None:
         self._out, self._rank = out, rank
-        self.epochs: list[dict[str, Any]] = []
+        self.epochs: list[dict[str, Any]] = []  # one row an epoch
         self._data: dict[str, Any] = {"rank": rank, "status": "error", "reason": None, "summary": {}}
         self._data["epochs"] = self.epochs
-        self.flags: dict[tuple[str, str], None] = {}
+        self.flags: dict[tuple[str, str], None] = {}  # key and text of each
         self._worker: Worker | None = None
-        self._method: Method[Any] | None = None
+        self.method: Method[Any] | None = None  # a rehearsal's has to be gone before the training's is made
         self._foreseen: list[str] = []
         self._progress = (out / "progress.jsonl").open("a", buffering=1)
         self._ended = (out / f"epochs-{rank}.jsonl").open("a")
@@ -65,12 +60,9 @@ class RankReport:
     def setup(
         self, worker: Worker, method: Method[Any], seconds: Mapping[str, float], metrics: Mapping[str, float | None]
     ) -> None:
-        """Record what is known once the method is made.
-
-        `seconds`: duration by span; `metrics`: the method's `setup_metrics`.
-        """
+        """Record what is known once the method is made: seconds by span, and the method's `setup_metrics`."""
         partition = worker.partition
-        self._worker, self._method = worker, method
+        self._worker, self.method = worker, method
         self._data |= {
             "setup_s": (setup_s := sum(seconds.values())),
             "compile_s": None,
@@ -80,7 +72,7 @@ class RankReport:
             "link": describe(worker.interface) if worker.interface else None,
             "inner": partition.num_inner,
             "boundary": partition.num_boundary,
-            "edges": partition.num_edges,
+            "edges": int(partition.meta["table"][worker.rank]["edges"]),
             "train_nodes": worker.train_counts[worker.rank],
             "memory_model": method.memory_components(),
             "setup": dict(metrics),
@@ -88,14 +80,9 @@ class RankReport:
         self._foreseen = method.foreseen(method.options, case_of(worker))
         self.progress(event="setup", setup_s=setup_s)
 
-    def let_go(self) -> None:
-        """Hold the method no longer: a rehearsal's has to be gone before the training's is made."""
-        self._method = None
-
     def rehearsed(self, method: Method[Any], seconds: float) -> None:
         """Record the seconds of a rehearsal, after which the training has another `method`."""
-        self._method = method
-        self._data["compile_s"] = seconds
+        self.method, self._data["compile_s"] = method, seconds
 
     def keep_epochs(self) -> None:
         """Write the rows so far, at most once in `KEEP_S`: they outlive a rank that is killed."""
@@ -132,10 +119,7 @@ class RankReport:
         }
 
     def restore(self, state: dict[str, Any], done: int) -> None:
-        """Go on from the `state` of another process, after `done` epochs; its set-up is the trial's.
-
-        What this process's set-up took is noted with the resumption.
-        """
+        """Go on from the `state` of another process; its set-up is the trial's, and this one's is noted."""
         own = {name: self._data.get(name) for name in ("setup_s", "compile_s")}
         self.epochs[:] = json.loads(state["epochs"])
         self._since = len(self.epochs)
@@ -183,7 +167,7 @@ class RankReport:
         self._data |= {"resumed": self._resumed, "earlier_s": self._earlier_s}
         if self._worker is not None:
             worker = self._worker
-            remarks = [*self._foreseen, *(self._method.remarks if self._method else [])]
+            remarks = [*self._foreseen, *(self.method.remarks if self.method else [])]
             if worker.check is not None and worker.check.why_not is not None:
                 remarks.append(worker.check.why_not)
             self._data |= {

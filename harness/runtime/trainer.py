@@ -490,7 +490,7 @@ def set_up(worker: Worker, report: RankReport, account: CpuAccount | None = None
     if worker.job.config.timing != "off":
         with worker.traffic.during("compile"):
             whole = trainer.rehearse()
-            report.let_go()
+            report.method = None
             del trainer
             gc.collect()  # or there would be the memory of two methods
             trim_heap()

@@ -14,7 +14,7 @@ from harness.data.prepared import open_graph
 from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.devices import kind_of, upload
-from harness.graph.partition import Partition, View
+from harness.graph.partition import View
 from harness.runtime.audit import TrafficCheck
 from harness.runtime.clock import Clock, Spans
 from harness.runtime.comm import Communicator, Traffic
@@ -35,7 +35,6 @@ class Worker:
     """One rank: its partition, features, communicator, clock, model and random numbers.
 
     Attributes:
-        rank, world: this rank and their number.
         spans: seconds before the first epoch and between epochs, by name.
         found: seconds that parts of the set-up took which it found ready-made, by name; None where that is not known.
         comm, clock: the only ways to other ranks and to the time.
@@ -43,11 +42,12 @@ class Worker:
         meters: memory, utilisation and energy of this rank.
         interface: the network interface that the ranks talk over; None where it is not known.
         check: holds counted bytes against the interface's (`traffic: verify`), or None.
-        view: this rank's part of the graph that is trained on; `view.partition` is `partition`.
-        eval_view: its part of the whole graph (the same object when transductive).
+        view: this rank's part of the graph that is trained on, with its partition; `eval_view`: of the whole graph
+            (the same object when transductive).
         stored_features: the features [N, F] of the data set, memory-mapped; multilabel: whether a node has several
             labels. Labels are those of `view`.
-        train_counts: training nodes of each rank.
+        train_rows: inner rows (int64) of this rank's training nodes; train_counts, train_total: their number on each
+            rank, and on all.
         model: the replica.
         rng: this rank's numpy generator, for sampling.
         aggregated_rows: some of the inner rows' aggregated features [F], once they were aggregated.
@@ -83,10 +83,12 @@ class Worker:
             self._graph = open_graph(job.graph)
             self.stored_features, self.multilabel = self._graph.features, self._graph.multilabel
             self.view = self.open_view(job.train_view, rank)
+            self.partition, self.train_rows = self.view.partition, self.view.rows["train"]
             self.found: dict[str, float | None] = {"partition": self.view.partition.meta.get("seconds")}
             self.eval_view = self.open_view(job.full_view, rank) if job.inductive else self.view
             counts = self.comm.all_gather(torch.tensor([self.train_rows.numel()], device=self.device))
             self.train_counts = [int(c) for c in counts]
+            self.train_total = sum(self.train_counts)
             self._random = _global_generators()  # a plugin's may be these
             self.start_over()
 
@@ -168,21 +170,6 @@ class Worker:
         """The feature store of the training view, read when it is first asked for."""
         return FeatureStore(self.comm, self.view.features(), self.view.owner, self.view.local_row)
 
-    @property
-    def partition(self) -> Partition:
-        """This rank's part of the training graph."""
-        return self.view.partition
-
-    @property
-    def train_rows(self) -> Tensor:
-        """Inner rows (int64) of this rank's training nodes."""
-        return self.view.rows["train"]
-
-    @property
-    def train_total(self) -> int:
-        """Training nodes of all ranks."""
-        return sum(self.train_counts)
-
     @cached_property
     def train_loss(self) -> Loss:
         """The loss over all training nodes, for output rows that are the inner nodes."""
@@ -191,8 +178,7 @@ class Worker:
     def aggregate_features(self) -> Tensor:
         """Return the exact first-layer aggregation [n_in, F] of the input features; every rank must call.
 
-        Raises:
-            UserError: the model's aggregation depends on its weights.
+        UserError if the model's aggregation depends on its weights.
         """
         self.model.require_fixed_aggregation()
         inputs, limit = self.features.inner, self.job.config.train.evaluation_mib

@@ -1,5 +1,5 @@
 """Samplers that several methods share, and what they are made of."""
 
-from harness.deferred import moved
+from harness.deferred import exports
 
-__getattr__ = moved(__name__)
+__getattr__ = exports(__name__)[0]

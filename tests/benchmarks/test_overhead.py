@@ -92,7 +92,7 @@ def cost_with_interval(
 def test_sampling_thread(benchmark: Any) -> None:
     """What the meters' thread takes of a core: the time of a look, by the looks a second."""
     sampler = Sampler(Reasons(), lambda: "forward", PROC, None)
-    sampler.open_epoch()
+    sampler.follow(epoch=True)
     sampler.look()  # the rare look that reads the proportional set
     start = time.thread_time()
     benchmark.pedantic(sampler.look, rounds=200)

@@ -225,16 +225,16 @@ def test_ctrl_c(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 def test_plan_says_what_does_not_fit_and_of_what_memory_consists(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.launch.hardware.capacity", lambda: Capacity(1 << 30))
+    monkeypatch.setattr("harness.launch.executors.local.capacity", lambda: Capacity(1 << 30))
     large = ["--set", "datasets=[reddit]", "--set", "seeds=[0]"]
     _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, "--set", "model.hidden=2048")
     assert re.search(r"may not fit: needs up to \S+ GiB, this machine has 1 GiB", out)
     gpus = Capacity(1 << 40, (1 << 30, 1 << 40), names=("A", "A"))
-    monkeypatch.setattr("harness.launch.hardware.capacity", lambda: gpus)
+    monkeypatch.setattr("harness.launch.executors.local.capacity", lambda: gpus)
     gpu = ["--device", "gpu", "--set", "partition.parts=[2]"]
     _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, *gpu, "--set", "model.hidden=4096")
     assert re.search(r"may not fit: needs up to \S+ GiB, GPU 0 has 1 GiB", out)
-    monkeypatch.setattr("harness.launch.hardware.capacity", lambda: Capacity(1 << 30))
+    monkeypatch.setattr("harness.launch.executors.local.capacity", lambda: Capacity(1 << 30))
     _, out, _ = harness(capsys, "plan", "tiny.yaml", "--memory", "--only", "seed=0")
     assert "fit:" not in out
     components = re.findall(r"^(input features|layers \(Eq\. 3\)|adjacency|together) +\S+ [KMG]?i?B$", out, re.M)
@@ -304,7 +304,7 @@ def test_what_no_machine_could_hold_is_refused(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before anything is planned for it, by `plan` and `run` alike; a line for each mistake."""
-    monkeypatch.setattr("harness.launch.hardware.capacity", lambda: Capacity(30 << 20))
+    monkeypatch.setattr("harness.launch.executors.local.capacity", lambda: Capacity(30 << 20))
     wide = ["--set", "partition.parts=[2,11,12]", "--set", "model.hidden=10000000", "--set", "seeds=[0]"]
     lines = (
         "error: --set partition.parts=[2,11,12]: bad value 11: this machine has memory for 10 processes "

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from harness.errors import UserError
 from harness.launch.coordinator import check_plan
-from harness.launch.rendezvous import Peer, first_host
+from harness.launch.executors.slurm import first_host
+from harness.launch.rendezvous import Peer
 from harness.runtime.channel import Channel, Refused, answer
 
 from .target import JSON, Files, Target, as_json

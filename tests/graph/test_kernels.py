@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.graph.csr import _transpose
+from harness.graph.csr import transpose
 from harness.graph.kernels import stream
 
 SCRIPT = """
@@ -35,11 +35,11 @@ def load(*wanted: Any) -> dict[str, list[str]]:
 
 def test_what_is_asked_for_is_loaded() -> None:
     stream(np.int64(1), np.int64(2))
-    _transpose(np.array([0, 1]), np.array([0], np.int32), 1, False)
+    transpose(np.array([0, 1]), np.array([0], np.int32), 1, False)
     name, version = "harness.graph.kernels.stream", "(int64, int64)"
     assert load({name: [version]}) == {name: [version]}
     assert load({name: ["(int8, int8)"], "harness.gone": [version]}) == {}
     assert load({}) == {}
     everything = load()
     assert version in everything[name]
-    assert "harness.graph.csr._transpose" in everything
+    assert "harness.graph.csr.transpose" in everything

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from harness.check.oracle import attention
 from harness.graph import attention as ours
-from harness.graph.attention import Edges, Sums, spread, spread_by_torch, spread_by_triton
+from harness.graph.attention import Edges, Sums, spread, spread_by_torch
 from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.graph.spmm import engine_problem, multiply_by_numba, multiply_by_triton
@@ -121,8 +121,9 @@ def test_attention_and_gradients_equal_the_dense_softmax(
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-11), (torch.float32, 2e-4)])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("width", [1, 6])
-@pytest.mark.usefixtures("kernels")
-def test_attention_does_what_the_other_kernels_do(width: int, weighted: bool, dtype: torch.dtype, bound: float) -> None:
+def test_attention_does_what_the_other_kernels_do(
+    width: int, weighted: bool, dtype: torch.dtype, bound: float, kernels: ModuleType
+) -> None:
     """From sums so far, and from none; with self loops of some rows, and of none."""
     generator = torch.Generator().manual_seed(3)
     structure = csr(dense(weighted), weighted)
@@ -143,7 +144,7 @@ def test_attention_does_what_the_other_kernels_do(width: int, weighted: bool, dt
             found += backward(Edges(reverse, column_scale=scale), z, key, flowing, kept, own)
         return [tensor.cpu() for tensor in found]
 
-    got = results(DEVICE, Sums.add_by_triton, spread_by_triton)
+    got = results(DEVICE, kernels.attend, kernels.spread)
     for forward, backward in ((Sums.add, spread), (Sums.add_by_torch, spread_by_torch)):
         for one, other in zip(got, results(CPU, forward, backward), strict=True):
             torch.testing.assert_close(one, other, rtol=bound, atol=bound)
@@ -161,7 +162,7 @@ def test_what_a_grid_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     query, rows = wide[:ROWS], wide.unsqueeze(2)
     sums = Sums.of_nothing(rows, query)
     with pytest.raises(ValueError, match="65536 heads, or groups of columns"):
-        sums.add_by_triton(Edges(matrix), rows, wide, query)
+        triton_kernels.attend(sums, Edges(matrix), rows, wide, query)
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import UserError
-from harness.launch.rendezvous import SlurmStep, first_host, port_of, this_step
+from harness.launch.executors.slurm import SlurmStep, first_host, port_of, this_step
 
 STEP = {
     "SLURM_JOB_ID": "123456",

@@ -39,12 +39,12 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_samples_are_filed_under_the_phase_they_were_taken_in(bench: Bench) -> None:
-    bench.samples.open_epoch()
+    bench.samples.follow(epoch=True)
     bench.look("forward", pages=10, percent=40, watts=100)
     bench.look("forward", pages=30, percent=60, watts=200)
     bench.look("comm", pages=20, percent=0, watts=50)
     bench.look("", pages=99)  # between two epochs
-    bench.samples.end_epoch()
+    bench.samples.follow(epoch=False)
     bench.look("forward", pages=99, percent=100, watts=999)
     rows = {name: summary.row() for name, summary in bench.samples.by_phase.items()}
     assert rows == {
@@ -54,25 +54,25 @@ def test_samples_are_filed_under_the_phase_they_were_taken_in(bench: Bench) -> N
 
 
 def test_utilisation_falls_into_tenths(bench: Bench) -> None:
-    bench.samples.open_epoch()
+    bench.samples.follow(epoch=True)
     for percent in (0, 9, 10, 55, 99, 100):
         bench.look("forward", percent=percent)
-    assert bench.samples.histogram == [2, 1, 0, 0, 0, 1, 0, 0, 0, 2]
+    assert bench.samples.total.tenths == {0: 2, 1: 1, 5: 1, 9: 2}
 
 
 def test_an_epochs_means_are_of_its_own_samples(bench: Bench) -> None:
-    first = bench.samples.open_epoch()
+    first = bench.samples.follow(epoch=True)
     bench.look("forward", percent=20)
-    bench.samples.end_epoch()
+    bench.samples.follow(epoch=False)
     bench.look("forward", percent=100)
-    second = bench.samples.open_epoch()
+    second = bench.samples.follow(epoch=True)
     bench.look("forward", percent=80)
-    third = bench.samples.open_epoch()
+    third = bench.samples.follow(epoch=True)
     assert [s.mean("gpu_utilisation") for s in (first, second, third)] == [0.2, 0.8, None]
 
 
 def test_a_pause_is_left_out_even_of_a_reading_that_outlasts_it(bench: Bench) -> None:
-    bench.samples.open_epoch()
+    bench.samples.follow(epoch=True)
     bench.look("forward", pages=5, pss_kib=7)
     bench.samples.turn()
     bench.look("forward", pages=50, pss_kib=70)
@@ -91,7 +91,7 @@ def test_a_pause_is_left_out_even_of_a_reading_that_outlasts_it(bench: Bench) ->
 
 
 def test_a_figure_that_fails_is_given_up_and_the_others_go_on(bench: Bench) -> None:
-    bench.samples.open_epoch()
+    bench.samples.follow(epoch=True)
     bench.api.missing = ("nvmlDeviceGetPowerUsage",)
     bench.look("forward", percent=30)
     bench.api.missing = ()

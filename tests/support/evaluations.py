@@ -94,7 +94,7 @@ def sizes(rank: int, world: int, case: Case) -> dict[str, int]:
     return {
         "inner": partition.num_inner,
         "boundary": partition.num_boundary,
-        "edges": partition.num_edges,
+        "edges": partition.meta["table"][partition.rank]["edges"],
         "train": int(worker.train_rows.numel()),
         "labelled": sum(len(rows) for rows in worker.view.rows.values()),
         "sent": int(np.asarray(partition.send_ptr)[-1]),

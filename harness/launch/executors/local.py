@@ -1,26 +1,62 @@
-"""`--jobs`: runners side by side on this machine, each an ordinary `harness run` with a share of it."""
+"""`--jobs`: runners at the same time on this machine, each an ordinary `harness run` with a share of it."""
 
 from __future__ import annotations
 
 import contextlib
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.errors import UserError
-from harness.launch.executors.submission import Arrivals, Quietly, Submission
-from harness.launch.hardware import Capacity, capacity, cores
+from harness.launch.executors import Arrivals, Executor, Submission
+from harness.launch.hardware import Capacity, capacity, check_device, cores
 from harness.launch.planner import plan, total
-from harness.launch.runner import TrialProgress
 from harness.launch.runner_process import INTERRUPTED, USAGE, start_runner, stop_runner
 from harness.launch.slots import needs_quiet
-from harness.suite.schema import TrialConfig
 
-RANK_BYTES = 2**29  # of a rank, beside what the memory model counts: interpreter and libraries
+if TYPE_CHECKING:
+    from harness.launch.runner import TrialProgress
+    from harness.suite.schema import TrialConfig
+
+RANK_BYTES = 2**29  # of a rank, besides what the memory model counts: interpreter and libraries
 STARTS = 3  # of the runners of one share, if they are killed
 LOOK_S = 0.5
+
+
+class Local(Executor):
+    """This machine, or with --rdzv this one and others: one runner, or as many as it has room for."""
+
+    name = "local"
+    takes = frozenset(("--rdzv",))
+
+    def capacity(self, nodes: int) -> Capacity:
+        """Return what this machine has; other nodes are taken for machines like it."""
+        return capacity() if nodes == 1 else replace(capacity(), nodes=nodes, where="a node like this machine")
+
+    def run(self, submission: Submission, progress: TrialProgress, report: Callable[[str], None]) -> int:
+        """Run with `submission.jobs` runners; see `Executor`."""
+        check_device(submission.trials)
+        arrivals = Arrivals(submission, progress)
+        jobs, together = submission.jobs or 1, submission.options.together
+        shares = [_Share(submission, number, jobs, arrivals, report) for number in range(jobs)]
+        timed = sum(map(needs_quiet, arrivals.missing))
+        alone = f"; {timed} trials are timed and run alone" if timed and not together else ""
+        report(f"{jobs} runners side by side{alone}")
+        try:
+            with ExitStack() as running:
+                for share in shares:
+                    running.callback(share.stop)
+                going = shares
+                while going := [share for share in going if share.goes_on()]:
+                    time.sleep(LOOK_S)
+                    arrivals.look()
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        return arrivals.conclude(report, lambda trial: f"see {submission.place}")
 
 
 def jobs_here(submission: Submission, todo: Sequence[TrialConfig], *, together: bool) -> int:
@@ -34,56 +70,27 @@ def jobs_here(submission: Submission, todo: Sequence[TrialConfig], *, together: 
         return 1
     if submission.jobs is not None:
         return min(submission.jobs, len(sharing))
-    has = capacity()
-    return max(1, min(len(sharing), *(_room(trial, has) for trial in sharing), _by_memory(submission, sharing, has)))
-
-
-def _room(trial: TrialConfig, has: Capacity) -> int:
-    ranks = trial.partition.parts
-    by_cores = cores() // (ranks * (trial.train.threads or 1))
-    return min(by_cores, len(has.gpus) // ranks) if trial.device == "cuda" else by_cores
-
-
-def _by_memory(submission: Submission, trials: Sequence[TrialConfig], has: Capacity) -> int:
-    """Return how many of the largest trial's kind fit the machine's memory."""
-    planned = plan(trials, submission.store, submission.options)
+    has, room = capacity(), len(sharing)
+    for trial in sharing:
+        room = min(room, cores() // (trial.partition.parts * (trial.train.threads or 1)))
+        if trial.device == "cuda":
+            room = min(room, len(has.gpus) // trial.partition.parts)
     needed = max(
         sum(map(total, each.memory)) * (each.trial.device == "cpu") + RANK_BYTES * each.trial.partition.parts
-        for each in planned
+        for each in plan(sharing, submission.store, submission.options)
     )
-    return int(has.machine // needed)
-
-
-def run(submission: Submission, jobs: int, progress: TrialProgress, tell: Quietly, *more: str) -> int:
-    """Run what has no record yet with `jobs` runners, and return the exit code; Ctrl-C ends them all.
-
-    `more`: further arguments of each runner.
-    """
-    arrivals = Arrivals(submission, progress)
-    shares = [_Share(submission, number, jobs, arrivals, tell, more) for number in range(jobs)]
-    timed = sum(map(needs_quiet, arrivals.missing))
-    tell(f"{jobs} runners side by side" + (f"; {timed} trials are timed and run alone" if timed and not more else ""))
-    try:
-        with ExitStack() as running:
-            for share in shares:
-                running.callback(share.stop)
-            going = shares
-            while going := [share for share in going if share.goes_on()]:
-                time.sleep(LOOK_S)
-                arrivals.look()
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return arrivals.conclude(tell, lambda trial: f"see {submission.place}")
+    return max(1, min(room, int(has.machine // needed)))
 
 
 class _Share:
     """The runners that have one share of the machine, one after another if they are killed."""
 
     def __init__(
-        self, submission: Submission, number: int, jobs: int, arrivals: Arrivals, tell: Quietly, more: Sequence[str]
+        self, submission: Submission, number: int, jobs: int, arrivals: Arrivals, report: Callable[[str], None]
     ) -> None:
-        own = ("--request", arrivals.request, "--share", str(jobs), *more)
-        self._command, self._tell = submission.command(arrivals.missing, *own), tell
+        together = ["--together"] if submission.options.together else []
+        own = ("--request", arrivals.request, "--share", str(jobs), *together)
+        self._command, self._report = submission.command(arrivals.missing, *own), report
         submission.place.mkdir(parents=True, exist_ok=True)
         self._log = Path(submission.place, f"{arrivals.request}-{number}.log")
         self._starts = 0
@@ -100,7 +107,7 @@ class _Share:
         if self._starts == STARTS or (code is not None and code >= 0):
             return False
         if code is not None:
-            self._tell(f"a runner was killed by signal {-code}; another takes its trial over, see {self._log}")
+            self._report(f"a runner was killed by signal {-code}; another takes its trial over, see {self._log}")
         self._starts += 1
         with self._log.open("ab") as log:
             # A session of its own: Ctrl-C is for this process, which ends it.

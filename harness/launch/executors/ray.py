@@ -1,4 +1,4 @@
-"""`--executor ray`: each trial gets a placement group, all of its nodes or none, and a runner of its own on each."""
+"""`--executor ray`: tasks of a Ray cluster, and the functions that they run on its nodes."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ import contextlib
 import logging
 import os
 import secrets
+import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
-from harness.launch.executors.submission import Arrivals, Need, Quietly, Submission
-from harness.launch.hardware import Capacity
-from harness.launch.runner import TrialProgress
-from harness.launch.runner_process import INTERRUPTED, USAGE, NodeEnd, NodeJob, endpoint, run_on_node
+from harness.launch.executors import Arrivals, Executor, Need, Submission
+from harness.launch.hardware import Capacity, cores
+from harness.launch.runner_process import INTERRUPTED, USAGE, start_runner, stop_runner
 from harness.runtime.channel import VARIABLE
-from harness.suite.schema import TrialConfig
 
 if TYPE_CHECKING:
     from ray import ObjectRef
     from ray.util.placement_group import PlacementGroup
+
+    from harness.launch.runner import TrialProgress
+    from harness.suite.schema import TrialConfig
 
 TRIES = 3  # of a trial whose runner was lost
 LOOK_S = 0.5
@@ -41,17 +43,48 @@ class Attempt:
     tasks: list[ObjectRef[Any]] = field(default_factory=list)
 
 
+class Ray(Executor):
+    """A placement group of a Ray cluster for each trial, all of its nodes or none, with a runner on each."""
+
+    name = "ray"
+
+    def capacity(self, nodes: int) -> Capacity:
+        """Return the memory that `nodes` nodes of the cluster have, the largest of it; UserError if it has fewer."""
+        with connected():
+            sizes = sorted((int(has.get("memory", 0)) for has in _resources()), reverse=True)
+        if len(sizes) < nodes:
+            raise UserError(f"{nodes} nodes, the Ray cluster has {len(sizes)}", key="--nnodes", fix="see `ray status`")
+        return Capacity(sizes[nodes - 1], where="a node of the Ray cluster", nodes=nodes)
+
+    def run(self, submission: Submission, progress: TrialProgress, report: Callable[[str], None]) -> int:
+        """See `Executor`."""
+        with connected(), ExitStack() as stack:
+            arrivals = Arrivals(submission, progress)
+            tasks = stack.enter_context(Tasks(submission, arrivals.request, report))
+            try:
+                waiting = list(arrivals.missing)
+                while waiting or tasks.running:
+                    while waiting and len(tasks.running) < (submission.jobs or len(arrivals.todo)):
+                        tasks.start(waiting.pop(0))
+                    time.sleep(LOOK_S)
+                    arrivals.look()
+                    tasks.step(arrivals)
+            except KeyboardInterrupt:
+                return INTERRUPTED
+            return arrivals.conclude(report, lambda trial: tasks.given_up[trial.id])
+
+
 class Tasks:
     """The attempts at a submission's trials on a Ray cluster; to be used in a `with` block, which ends them."""
 
-    def __init__(self, submission: Submission, request: str, tell: Quietly) -> None:
-        self._submission, self._request, self._tell = submission, request, tell
+    def __init__(self, submission: Submission, request: str, report: Callable[[str], None]) -> None:
+        self._submission, self._request, self._report = submission, request, report
         self._shared, self._token = submission.place / f"ray-{secrets.token_hex(8)}", secrets.token_hex(16)
         # Nodes of a trial know each other by a secret of this run's; Ray itself runs anything for who reaches it.
         self._variables = {name: value for name, value in os.environ.items() if name.startswith("HARNESS_")}
         self._variables.setdefault(VARIABLE, secrets.token_hex(32))
         self._sizes = node_sizes()
-        self._running: dict[str, Attempt] = {}
+        self.running: dict[str, Attempt] = {}
         self.given_up: dict[str, str] = {}
 
     def __enter__(self) -> Tasks:
@@ -60,14 +93,9 @@ class Tasks:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for attempt in self._running.values():
+        for attempt in self.running.values():
             self._end(attempt)
         self._shared.unlink(missing_ok=True)
-
-    @property
-    def running(self) -> int:
-        """Return how many trials are on their way."""
-        return len(self._running)
 
     def start(self, trial: TrialConfig, number: int = 1) -> None:
         """Ask for what `trial` needs; a trial that no nodes of the cluster can hold is given up."""
@@ -80,11 +108,11 @@ class Tasks:
             return
         strategy = "STRICT_PACK" if need.nodes == 1 else "STRICT_SPREAD"
         group = placement_group([bundle] * need.nodes, strategy)
-        self._running[trial.id] = Attempt(trial, number, group, group.ready())
+        self.running[trial.id] = Attempt(trial, number, group, group.ready())
 
     def step(self, arrivals: Arrivals) -> None:
         """Go on with what has come: start tasks whose nodes are there, judge those that have ended."""
-        for attempt in list(self._running.values()):
+        for attempt in list(self.running.values()):
             if attempt.tasks:
                 self._judge(attempt, arrivals)
             elif attempt.meeting is not None:
@@ -95,7 +123,7 @@ class Tasks:
     def _bundle(self, need: Need) -> dict[str, float] | None:
         """Return the resources of each of the trial's nodes; None if too few nodes have them.
 
-        A trial that is timed takes all cores of its nodes, so that nothing runs beside it: those with most cores.
+        A trial that is timed takes all cores of its nodes, so that nothing else runs there: those with most cores.
         """
         fitting = sorted((cpus for cpus, gpus in self._sizes if cpus >= (need.cpus or 1) and gpus >= need.gpus))
         if len(fitting) < need.nodes:
@@ -148,7 +176,7 @@ class Tasks:
         arrivals.look_afresh()
         if attempt.trial.id in arrivals.statuses and not lost:
             self._end(attempt)
-            del self._running[attempt.trial.id]
+            del self.running[attempt.trial.id]
         elif USAGE in codes:
             self._give_up(attempt, f"`harness run` ended with 2, see {self._log(attempt)}")
         else:
@@ -159,16 +187,16 @@ class Tasks:
         if attempt.number == TRIES:
             self._give_up(attempt, f"lost {TRIES} times; {why}")
             return
-        self._tell(f"try {attempt.number + 1} of {TRIES}: {label}: {why}")
+        self._report(f"try {attempt.number + 1} of {TRIES}: {label}: {why}")
         self._end(attempt)
         self._sizes = node_sizes()
-        del self._running[attempt.trial.id]
+        del self.running[attempt.trial.id]
         self.start(attempt.trial, attempt.number + 1)
 
     def _give_up(self, attempt: Attempt, why: str) -> None:
         self.given_up[attempt.trial.id] = why
         self._end(attempt)
-        del self._running[attempt.trial.id]
+        del self.running[attempt.trial.id]
 
     def _log(self, attempt: Attempt) -> Path:
         return self._submission.place / f"{attempt.trial.id}.{attempt.number}.0.log"
@@ -251,28 +279,60 @@ def _resources() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def capacity(nodes: int) -> Capacity:
-    """Return the memory that `nodes` nodes of the cluster have, the largest of it; UserError if it has fewer."""
-    with connected():
-        sizes = sorted((int(has.get("memory", 0)) for has in _resources()), reverse=True)
-    if len(sizes) < nodes:
-        raise UserError(f"{nodes} nodes, the Ray cluster has {len(sizes)}", key="--nnodes", fix="see `ray status`")
-    return Capacity(sizes[nodes - 1], where="a node of the Ray cluster", nodes=nodes)
+@dataclass(frozen=True)
+class NodeJob:
+    """What a task runs on its node: `command`, its output to `log`, with `variables` of the submitter's.
+
+    `cpus` of the node's cores are the trial's; the runner chooses which, next to the runners that are there.
+    The runner of a node that does not read `token` in the file `shared` is not started.
+    """
+
+    command: tuple[str, ...]
+    cpus: int
+    log: Path
+    shared: Path
+    token: str
+    variables: Mapping[str, str]
 
 
-def run(submission: Submission, progress: TrialProgress, tell: Quietly) -> int:
-    """Run what has no record yet on the Ray cluster, and return the exit code; Ctrl-C ends what runs."""
-    with connected(), ExitStack() as stack:
-        arrivals = Arrivals(submission, progress)
-        tasks = stack.enter_context(Tasks(submission, arrivals.request, tell))
-        try:
-            waiting = list(arrivals.missing)
-            while waiting or tasks.running:
-                while waiting and tasks.running < (submission.jobs or len(arrivals.todo)):
-                    tasks.start(waiting.pop(0))
-                time.sleep(LOOK_S)
-                arrivals.look()
-                tasks.step(arrivals)
-        except KeyboardInterrupt:
-            return INTERRUPTED
-        return arrivals.conclude(tell, lambda trial: tasks.given_up[trial.id])
+@dataclass(frozen=True)
+class NodeEnd:
+    """Says how a runner ended; `code` None: the node does not see the results directory."""
+
+    host: str
+    code: int | None
+
+
+def run_on_node(job: NodeJob) -> NodeEnd:
+    """Run in a Ray task: start the runner and wait for it; when the task is cancelled it ends the runner."""
+    from ray import get_runtime_context
+
+    host, node = socket.gethostname(), get_runtime_context().get_node_id()
+    try:
+        shared = job.shared.read_text() == job.token
+    except OSError:
+        shared = False
+    if not shared:
+        return NodeEnd(host, None)
+    with job.log.open("ab") as log:
+        env = {**os.environ, **job.variables, "HARNESS_JOB": f"ray node {node[:8]}"}
+        share = ("--share", str(max(1, cores() // job.cpus)))
+        child = start_runner([*job.command, *share], stdout=log, stderr=log, env=env)
+    try:
+        while (code := child.poll()) is None:
+            time.sleep(0.1)
+    except BaseException:  # KeyboardInterrupt is how Ray cancels
+        stop_runner(child.pid)
+        raise
+    finally:
+        child.poll()
+    return NodeEnd(host, code)
+
+
+def endpoint() -> str:
+    """Run in a Ray task: return HOST:PORT of this node, the port free a moment ago."""
+    from ray.util import get_node_ip_address
+
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return f"{get_node_ip_address()}:{probe.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""`--executor slurm`: arrays of jobs, submitted through submitit, whose elements drain the trials of one need."""
+"""`--executor slurm`: arrays of jobs, and the steps in which `srun` starts a node's `harness run`."""
 
 from __future__ import annotations
 
@@ -12,27 +12,33 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError, nearest
-from harness.launch.executors.submission import Arrivals, Need, Quietly, Submission
+from harness.launch.executors import Arrivals, Executor, Need, Submission
 from harness.launch.hardware import Capacity
-from harness.launch.runner import TrialProgress, exit_code
-from harness.launch.runner_process import FAILED, INTERRUPTED, OK, RunnerJob
+from harness.launch.runner_process import FAILED, INTERRUPTED, OK, USAGE, start_runner, stop_runner
 from harness.runtime.channel import write_secret
-from harness.suite.schema import TrialConfig
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor
+    from submitit.core.utils import DelayedSubmission
+
+    from harness.launch.runner import TrialProgress
+    from harness.suite.schema import TrialConfig
 
 MOST_JOBS = 32  # elements of an array, if nobody says how many
 REQUEUES = 10  # how often a job that reached its time limit goes on in the queue
 SIGNAL_S = 60  # before the time limit; a runner ends in less
-MARGIN_MIN = 30  # beside the limit of one trial, to prepare data and compile
+MARGIN_MIN = 30  # on top of the limit of one trial, to prepare data and compile
+RUNNERS = 3  # that a job starts, if they are killed
 LOOK_S, STATES_S = 1.0, 5.0
+FIRST_SLURM_PORT, SLURM_PORTS = 20_000, 10_000  # below the ports that Linux hands out by itself (32768 up)
+_RANGE = r"\d+(?:-\d+)?"
+_ENTRY = rf"(?:[^,\[\]]|\[{_RANGE}(?:,{_RANGE})*\])+"
 ENDED = frozenset(
     [
         *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "GONE", "NODE_FAIL", "OUT_OF_MEMORY"),
@@ -44,43 +50,13 @@ OTHERWISE = {
     "array": "--jobs",
     "ntasks": "one task a node",
     "ntasks-per-node": "one task a node",
-    "output": "logs are kept beside the records",
-    "error": "logs are kept beside the records",
+    "output": "logs are kept next to the records",
+    "error": "logs are kept next to the records",
     "signal": "it is what ends a runner in time",
     "wrap": "a job is a run of the suite",
-    "open-mode": "logs are kept beside the records",
+    "open-mode": "logs are kept next to the records",
 }
 """Options of sbatch that are not the user's, and what to do instead or why."""
-
-
-@dataclass(frozen=True)
-class SlurmOptions:
-    """What `--slurm KEY=VALUE` says: sbatch's options, written with _, and how often a job may reach its limit."""
-
-    sbatch: Mapping[str, str] = field(default_factory=dict)
-    time_min: int | None = None
-    requeues: int = REQUEUES
-
-    @classmethod
-    def parse(cls, pairs: Sequence[str]) -> SlurmOptions:
-        """Parse KEY=VALUE; keys are those of `sbatch --help`, and `requeues`. UserError names the nearest key."""
-        known = sbatch_options() - OTHERWISE.keys() | {"requeues"}
-        found: dict[str, str] = {}
-        for pair in pairs:
-            key, equals, value = pair.partition("=")
-            key = key.strip().replace("_", "-")
-            if not (key and equals and value) or "\n" in value:
-                raise UserError(f"'{pair}' is not KEY=VALUE", key="--slurm", fix="e.g. --slurm partition=gpu")
-            if key in OTHERWISE:
-                raise UserError(f"'{key}' is not for you to set", key="--slurm", fix=OTHERWISE[key])
-            if key not in known:
-                raise UserError(f"sbatch has no option '{key}'", key="--slurm", fix=nearest(key, known))
-            found[key.replace("-", "_")] = value
-        time_min = minutes_of(found.pop("time")) if "time" in found else None
-        requeues = found.pop("requeues", str(REQUEUES))
-        if not requeues.isdecimal():
-            raise UserError(f"'{requeues}' is not a number", key="--slurm requeues", fix=f"e.g. {REQUEUES}")
-        return cls(found, time_min, int(requeues))
 
 
 def sbatch_options() -> frozenset[str]:
@@ -124,37 +100,81 @@ class Element:
     log: Path
 
 
-def run(submission: Submission, asked: SlurmOptions, progress: TrialProgress, tell: Quietly) -> int:
-    """Submit what has no record yet, and watch until all has one or all jobs have ended; return the exit code.
+class Slurm(Executor):
+    """Arrays of Slurm's jobs, submitted through submitit; each element drains the trials of one need."""
 
-    Ctrl-C cancels the jobs. With `detach` it returns after submitting. Raises UserError if Slurm takes no job.
-    """
-    arrivals = Arrivals(submission, progress)
-    elements: list[Element] = []
-    try:
-        for need, trials in by_need(arrivals.missing, submission.nodes).items():
-            command = submission.command(trials, "--request", arrivals.request, "--no-wait", "--jobs", "1")
-            array = submit(submission, asked, need, min(submission.jobs or MOST_JOBS, len(trials)), command)
-            elements += array
-            jobs = f"{len(array)} job{'s' * (len(array) > 1)}"
-            tell(f"slurm: {jobs} {array[0].id.partition('_')[0]} for {len(trials)} trials: {need}")
-    except BaseException:
-        cancel(elements)
-        raise
-    if submission.detach:
-        return OK
-    try:
-        states = watch(arrivals, elements, tell)
-    except KeyboardInterrupt:
-        cancel(elements)
-        tell(f"cancelled the jobs {' '.join(arrays_of(elements))}")
-        return INTERRUPTED
-    if arrivals.missing:
-        for line in lost(arrivals.missing, elements, states):
-            tell(line)
-        return FAILED
-    cancel([element for element in elements if states.get(element.id) not in ENDED])
-    return exit_code(arrivals.statuses)
+    name = "slurm"
+    takes = frozenset(("--executor-option", "--detach"))
+
+    def __init__(self, options: Sequence[str] = ()) -> None:
+        """Take KEY=VALUE; keys are those of `sbatch --help`, and `requeues`. UserError names the nearest key."""
+        known = sbatch_options() - OTHERWISE.keys() | {"requeues"}
+        self.sbatch: dict[str, str] = {}
+        for pair in options:
+            key, equals, value = pair.partition("=")
+            key = key.strip().replace("_", "-")
+            if not (key and equals and value) or "\n" in value:
+                raise UserError(f"'{pair}' is not KEY=VALUE", key="--slurm", fix="e.g. --slurm partition=gpu")
+            if key in OTHERWISE:
+                raise UserError(f"'{key}' is not for you to set", key="--slurm", fix=OTHERWISE[key])
+            if key not in known:
+                raise UserError(f"sbatch has no option '{key}'", key="--slurm", fix=nearest(key, known))
+            self.sbatch[key.replace("-", "_")] = value
+        self.time_min = minutes_of(self.sbatch.pop("time")) if "time" in self.sbatch else None
+        requeues = self.sbatch.pop("requeues", str(REQUEUES))
+        if not requeues.isdecimal():
+            raise UserError(f"'{requeues}' is not a number", key="--slurm requeues", fix=f"e.g. {REQUEUES}")
+        self.requeues = int(requeues)
+
+    def capacity(self, nodes: int) -> Capacity:
+        """Return the memory of the nodes a job of `nodes` nodes can have: the smallest of the partition's largest.
+
+        UserError if the partition has fewer nodes. The memory of GPUs is not known to Slurm.
+        """
+        partition = self.sbatch.get("partition")
+        of = [f"--partition={partition}"] if partition else []
+        lines = _slurm("sinfo", "--noheader", "--Node", "--format=%P|%N|%m", *of).splitlines()
+        found = [line.strip().split("|") for line in lines]
+        if not partition:  # the default has a star
+            found = [line for line in found if line[0].endswith("*")] or found
+        sizes = sorted({name: int(memory.rstrip("+")) << 20 for _, name, memory in found}.values(), reverse=True)
+        if len(sizes) < nodes:
+            what = f"{nodes} nodes, the partition has {len(sizes)}"
+            raise UserError(what, key="--nnodes", fix="see `sinfo`, and --slurm partition=NAME")
+        return Capacity(sizes[nodes - 1], where=f"a node of partition {found[0][0].rstrip('*')}", nodes=nodes)
+
+    def run(self, submission: Submission, progress: TrialProgress, report: Callable[[str], None]) -> int:
+        """See `Executor`; Ctrl-C cancels the jobs, with `detach` it returns after submitting."""
+        from harness.launch.runner import exit_code
+
+        arrivals = Arrivals(submission, progress)
+        elements: list[Element] = []
+        try:
+            for need, trials in by_need(arrivals.missing, submission.nodes).items():
+                command = submission.command(trials, "--request", arrivals.request, "--no-wait", "--jobs", "1")
+                count = min(submission.jobs or MOST_JOBS, len(trials))
+                array = submit(submission, self, need, count, command)
+                elements += array
+                jobs = f"{len(array)} job{'s' * (len(array) > 1)}"
+                report(f"slurm: {jobs} {array[0].id.partition('_')[0]} for {len(trials)} trials: {need}")
+        except BaseException:
+            cancel(elements)
+            raise
+        if submission.detach:
+            return OK
+        try:
+            states = watch(arrivals, elements, report)
+        except KeyboardInterrupt:
+            cancel(elements)
+            arrays = dict.fromkeys(element.id.partition("_")[0] for element in elements)
+            report(f"cancelled the jobs {' '.join(arrays)}")
+            return INTERRUPTED
+        if arrivals.missing:
+            for line in lost(arrivals.missing, elements, states):
+                report(line)
+            return FAILED
+        cancel([element for element in elements if states.get(element.id) not in ENDED])
+        return exit_code(arrivals.statuses)
 
 
 def by_need(trials: Sequence[TrialConfig], nodes: int) -> dict[Need, list[TrialConfig]]:
@@ -165,9 +185,7 @@ def by_need(trials: Sequence[TrialConfig], nodes: int) -> dict[Need, list[TrialC
     return groups
 
 
-def submit(
-    submission: Submission, asked: SlurmOptions, need: Need, count: int, command: tuple[str, ...]
-) -> list[Element]:
+def submit(submission: Submission, asked: Slurm, need: Need, count: int, command: tuple[str, ...]) -> list[Element]:
     """Submit an array of `count` jobs, each of which runs `command`; UserError says why Slurm takes none."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
@@ -186,7 +204,7 @@ def submit(
     return [Element(str(job.job_id), job.paths.stdout) for job in jobs]
 
 
-def _executor(submission: Submission, asked: SlurmOptions, need: Need, count: int) -> SlurmExecutor:
+def _executor(submission: Submission, asked: Slurm, need: Need, count: int) -> SlurmExecutor:
     from submitit import SlurmExecutor
 
     python = f"{shlex.quote(sys.executable)} -P"  # a user's queue.py is not Python's
@@ -227,8 +245,8 @@ def _outside_a_job() -> Iterator[None]:
         os.environ.update(kept)
 
 
-def watch(arrivals: Arrivals, elements: Sequence[Element], tell: Quietly) -> dict[str, str]:
-    """Tell of records and jobs until there is nothing to wait for; return the states of the jobs, as seen last."""
+def watch(arrivals: Arrivals, elements: Sequence[Element], report: Callable[[str], None]) -> dict[str, str]:
+    """Report records and jobs until there is nothing to wait for; return the states of the jobs, as seen last."""
     states = dict.fromkeys((element.id for element in elements), "PENDING")
     ended, due = 0, 0.0
     while True:
@@ -240,7 +258,7 @@ def watch(arrivals: Arrivals, elements: Sequence[Element], tell: Quietly) -> dic
             return states
         if time.monotonic() >= due:
             reasons = look_at_jobs(states)
-            tell(summary(states, reasons))
+            report(summary(states, reasons))
             ended = ended + 1 if ENDED.issuperset(states.values()) else 0
             due = time.monotonic() + STATES_S
         time.sleep(LOOK_S)
@@ -269,11 +287,6 @@ def summary(states: Mapping[str, str], reasons: Counter[str]) -> str:
     return f"jobs: {counts}{why}"
 
 
-def arrays_of(elements: Sequence[Element]) -> list[str]:
-    """Return the ids of the arrays."""
-    return list(dict.fromkeys(element.id.partition("_")[0] for element in elements))
-
-
 def cancel(elements: Sequence[Element]) -> None:
     """Cancel jobs; those that have ended are no mistake."""
     if elements:
@@ -287,25 +300,89 @@ def lost(missing: Sequence[TrialConfig], elements: Sequence[Element], states: Ma
     for trial in missing:
         yield f"    {trial.id}  {trial.label}"
     for element in elements:
-        log = (
-            element.log if element.log.exists() else f"no log at {element.log}: is that directory shared by the nodes?"
-        )
+        log = str(element.log)
+        if not element.log.exists():
+            log = f"no log at {log}: is that directory shared by the nodes?"
         yield f"    job {element.id} {states[element.id].lower()}: {log}"
 
 
-def capacity(asked: SlurmOptions, nodes: int) -> Capacity:
-    """Return the memory of the nodes a job of `nodes` nodes can have: the smallest of the partition's largest.
+class RunnerJob:
+    """A job's element: one runner. It is what submitit pickles, and what it asks to end before a time limit.
 
-    UserError if the partition has fewer nodes. The memory of GPUs is not known to Slurm.
+    `secret` is the file by which the nodes of a trial know each other.
     """
-    partition = asked.sbatch.get("partition")
-    of = [f"--partition={partition}"] if partition else []
-    lines = _slurm("sinfo", "--noheader", "--Node", "--format=%P|%N|%m", *of).splitlines()
-    found = [line.strip().split("|") for line in lines]
-    if not partition:  # the default has a star
-        found = [line for line in found if line[0].endswith("*")] or found
-    sizes = sorted({name: int(memory.rstrip("+")) << 20 for _, name, memory in found}.values(), reverse=True)
-    if len(sizes) < nodes:
-        what = f"{nodes} nodes, the partition has {len(sizes)}"
-        raise UserError(what, key="--nnodes", fix="see `sinfo`, and --slurm partition=NAME")
-    return Capacity(sizes[nodes - 1], where=f"a node of partition {found[0][0].rstrip('*')}", nodes=nodes)
+
+    def __init__(self, command: tuple[str, ...], secret: Path | None = None) -> None:
+        self.command, self.secret = command, secret
+        self._pid: int | None = None
+
+    def __call__(self) -> int:
+        """Run the command to its end and return its exit code; RuntimeError if it cannot do what it should.
+
+        A runner that is killed is followed by another, which takes its trial over.
+        """
+        env = os.environ | ({"HARNESS_SECRET_FILE": str(self.secret)} if self.secret else {})
+        for _ in range(RUNNERS):
+            child = start_runner(self.command, env=env)
+            self._pid = child.pid
+            while (code := child.poll()) is None:  # `wait` would hold a lock that `checkpoint` needs
+                time.sleep(0.2)
+            if code in (OK, FAILED):
+                return code
+            if code in (USAGE, INTERRUPTED):
+                break
+        raise RuntimeError(f"`harness run` ended with {code}, see above")
+
+    def checkpoint(self) -> DelayedSubmission:
+        """End the runner, which gives back its claim, and return what goes on when the job runs again."""
+        from submitit.helpers import DelayedSubmission
+
+        if self._pid is not None:
+            stop_runner(self._pid)
+        return DelayedSubmission(RunnerJob(self.command, self.secret))
+
+
+@dataclass(frozen=True)
+class SlurmStep:
+    """`srun` started the step with one task a node. `index` is this node's, `coordinator` is the name of node 0."""
+
+    nodes: int
+    index: int
+    coordinator: str
+    port: int
+
+
+def this_step(variables: Mapping[str, str]) -> SlurmStep | None:
+    """Return the step that `srun` started this process in, or None outside a step (also in a batch script).
+
+    Raises UserError for a step of several nodes with more than one task on a node.
+    """
+    if "SLURM_STEP_ID" not in variables or "SLURM_NODEID" not in variables:
+        return None
+    nodes = variables.get("SLURM_STEP_NUM_NODES") or variables.get("SLURM_NNODES", "1")
+    names = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST", "")
+    if int(nodes) > 1:  # on one node it may be a shell in a step of many tasks
+        counts = variables.get("SLURM_STEP_TASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE", "1")
+        most = max(map(int, re.findall(r"(\d+)(?:\(x\d+\))?", counts)))
+        if most > 1 or variables.get("SLURM_LOCALID", "0") != "0":
+            raise UserError(
+                "more than one task on a node",
+                key=f"SLURM_STEP_TASKS_PER_NODE={counts}",
+                fix="srun --ntasks-per-node=1: harness starts the ranks of a node itself",
+            )
+    port = port_of(int(variables.get("SLURM_JOB_ID", "0")), int(variables["SLURM_STEP_ID"]))
+    return SlurmStep(int(nodes), int(variables["SLURM_NODEID"]), first_host(names), port)
+
+
+def port_of(job: int, step: int) -> int:
+    """Return a port that every node derives alike, and that jobs that share a node rarely share."""
+    return FIRST_SLURM_PORT + (job + 997 * step) % SLURM_PORTS
+
+
+def first_host(text: str) -> str:
+    """Return the first name that a list such as `node[01-03,7],x` stands for."""
+    if not re.fullmatch(rf"{_ENTRY}(?:,{_ENTRY})*", text):
+        raise UserError(f"'{text}' is not a list of nodes", key="SLURM_STEP_NODELIST")
+    first = re.match(_ENTRY, text)
+    assert first is not None
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", first[0])

@@ -14,9 +14,8 @@ from launch.tiny import SUITE
 
 from harness.cli.command_options import shard_of
 from harness.errors import UserError
-from harness.launch.executors import local
+from harness.launch.executors import Submission, local
 from harness.launch.executors.local import jobs_here
-from harness.launch.executors.submission import Submission
 from harness.launch.hardware import Capacity
 from harness.launch.slots import RunOptions
 from harness.results.leases import LEASES

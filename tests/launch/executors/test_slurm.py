@@ -12,7 +12,7 @@ from support.slurm import OwnSlurm
 
 from harness.errors import UserError
 from harness.launch.executors import slurm as executor
-from harness.launch.executors.slurm import SlurmOptions, minutes_of
+from harness.launch.executors.slurm import Slurm, minutes_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 LONG = (
@@ -53,13 +53,14 @@ def test_mistakes(monkeypatch: pytest.MonkeyPatch, pair: str, said: str) -> None
     known = frozenset({"partition", "comment", "time", "nodes", "array", "cpus-per-task"})
     monkeypatch.setattr(executor, "sbatch_options", lambda: known)
     with pytest.raises(UserError, match=said):
-        SlurmOptions.parse([pair])
+        Slurm([pair])
 
 
 def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "sbatch_options", lambda: frozenset({"partition", "time", "cpus-per-task"}))
-    asked = SlurmOptions.parse(["partition=gpu", "time=1:00:00", "cpus-per-task=4", "requeues=2"])
-    assert asked == SlurmOptions({"partition": "gpu", "cpus_per_task": "4"}, 60, 2)
+    asked = Slurm(["partition=gpu", "time=1:00:00", "cpus-per-task=4", "requeues=2"])
+    assert asked.sbatch == {"partition": "gpu", "cpus_per_task": "4"}
+    assert (asked.time_min, asked.requeues) == (60, 2)
 
 
 def test_jobs_share_the_trials(slurm: OwnSlurm, make_suite: MakeSuite) -> None:
@@ -131,13 +132,13 @@ def test_plan_judges_the_nodes_of_the_partition(
 ) -> None:
     for name in ("PATH", "SLURM_CONF"):
         monkeypatch.setenv(name, slurm.env[name])
-    default, small = SlurmOptions.parse([]), SlurmOptions.parse(["partition=small"])
+    default, small = Slurm(), Slurm(["partition=small"])
     sizes = {4000 << 20: (default, 1), 3000 << 20: (default, 2)}
-    assert [executor.capacity(*asked).machine for asked in sizes.values()] == list(sizes)
-    found = executor.capacity(small, 1)
+    assert [asked.capacity(nodes).machine for asked, nodes in sizes.values()] == list(sizes)
+    found = small.capacity(1)
     assert (found.machine, found.where) == (3000 << 20, "a node of partition small")
     with pytest.raises(UserError, match="2 nodes, the partition has 1"):
-        executor.capacity(small, 2)
+        small.capacity(2)
 
 
 def job_of(suite: Suite) -> str:

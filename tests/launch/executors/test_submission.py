@@ -16,10 +16,10 @@ import pytest
 from launch.tiny import Silent, write_suite
 
 from harness.errors import UserError
-from harness.launch.executors.slurm import by_need
-from harness.launch.executors.submission import Arrivals, Need, Submission, check_devices
+from harness.launch.executors import Arrivals, Need, Submission, check_device, executor_of
+from harness.launch.executors.slurm import RUNNERS, RunnerJob, by_need
 from harness.launch.runner import run_suite
-from harness.launch.runner_process import RUNNERS, RunnerJob, start_runner, stop_runner
+from harness.launch.runner_process import start_runner, stop_runner
 from harness.launch.slots import RunOptions
 from harness.results.record_store import ResultStore
 from harness.runtime.channel import write_secret
@@ -70,13 +70,13 @@ def test_trials_of_one_need_share_an_array(submission: Submission) -> None:
 
 
 def test_the_submitter_says_nothing_of_the_nodes_devices(submission: Submission) -> None:
-    check_devices(submission.suite, None)
+    check_device(submission.suite, None)
     with pytest.raises(UserError, match="not what the nodes have"):
-        check_devices(submission.suite, "auto")
+        check_device(submission.suite, "auto")
     auto = submission.suite.model_copy(update={"device": "auto"})
-    check_devices(auto, "cpu")
+    check_device(auto, "cpu")
     with pytest.raises(UserError, match="device: auto"):
-        check_devices(auto, None)
+        check_device(auto, None)
 
 
 @pytest.mark.slow
@@ -215,3 +215,57 @@ def test_a_command_names_its_trials(submission: Submission) -> None:
     command = submission.command(submission.trials[:2], "--no-wait")
     one, two = (trial.id for trial in submission.trials[:2])
     assert json.dumps(command[-3:]) == json.dumps(["--only", f"id={one}|{two}", "--no-wait"])
+
+
+PLUGIN = """
+import subprocess
+
+from harness.plugin import Arrivals, Capacity, Executor
+
+class Plain(Executor):
+    '''One job after another.'''
+
+    name = "plain"
+    takes = frozenset(("--executor-option",))
+
+    def __init__(self, options=()):
+        self.options = dict(pair.split("=") for pair in options)
+
+    def capacity(self, nodes):
+        return Capacity(8 << 30, where="a plain node")
+
+    def run(self, submission, progress, report):
+        arrivals = Arrivals(submission, progress)
+        report(f"plain jobs {self.options}")
+        for trial in arrivals.missing:
+            subprocess.run(submission.command([trial], "--request", arrivals.request, "--jobs", "1"), check=False)
+            arrivals.look()
+        return arrivals.conclude(report, lambda trial: "its job left none")
+"""
+
+
+def test_a_plugin_brings_an_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_suite(tmp_path)
+    (tmp_path / "plain.py").write_text(PLUGIN)
+    monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "data"))
+    command = [sys.executable, "-m", "harness", "run", str(file), "--results", str(tmp_path / "results")]
+    command += ["--executor", "plain", "--plugin", str(tmp_path / "plain.py"), "--executor-option", "queue=long"]
+    command += ["--only", "parts=1,seed=0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "plain jobs {'queue': 'long'}" in done.stdout
+    assert len(ResultStore(tmp_path / "results", "tiny").finished()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("lokal", {}, r"--executor: unknown executor 'lokal' \(did you mean 'local'\?\)"),
+        ("local", {"executor_option": ["a=b"]}, "--slurm, --executor-option: applies only to --executor slurm"),
+        ("ray", {"detach": True}, "--detach: applies only to --executor slurm"),
+        ("slurm", {"rdzv": "node1"}, "--rdzv: applies only to --executor local"),
+    ],
+)
+def test_an_option_of_another_executor_is_refused(name: str, given: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        executor_of(name, **given)
