@@ -101,30 +101,30 @@ def _options(fields: Mapping[str, Any]) -> list[Row]:
     return [
         (
             key,
-            _type_text(field.annotation),
-            "required" if field.is_required() else _default_text(field.get_default(call_default_factory=True)),
+            type_text(field.annotation),
+            "required" if field.is_required() else default_text(field.get_default(call_default_factory=True)),
             field.description or "",
         )
         for key, field in fields.items()
     ]
 
 
-def _type_text(annotation: Any) -> str:
+def type_text(annotation: Any) -> str:
     """Write a type as a user would: `a|b` for literals, `int` for a class."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _type_text(inner[0])
+        return type_text(inner[0])
     if origin is Literal:
         return "|".join(map(str, inner))
     if origin in (Union, UnionType):
-        return "|".join(map(_type_text, inner))
+        return "|".join(map(type_text, inner))
     if origin is not None:
-        return f"{origin.__name__}[{', '.join('...' if part is ... else _type_text(part) for part in inner)}]"
+        return f"{origin.__name__}[{', '.join('...' if part is ... else type_text(part) for part in inner)}]"
     name = str(getattr(annotation, "__name__", annotation))
     return {"str": "text", "Path": "path", "None": "null", "NoneType": "null"}.get(name, name)
 
 
-def _default_text(value: Any) -> str:
+def default_text(value: Any) -> str:
     """Write a default as YAML would."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
@@ -176,7 +176,7 @@ def info(name: Name, options: DatasetOption = None, data_dir: DataDir = None) ->
     table(["", name], rows)
     if known.options:
         typer.echo("")
-        table(COLUMNS, [(k, _type_text(o.type), _default_text(o.default), o.summary) for k, o in known.options.items()])
+        table(COLUMNS, [(k, type_text(o.type), default_text(o.default), o.summary) for k, o in known.options.items()])
 
 
 PER_PART = ("part", "inner", "boundary", "ratio", "edges", "edges_cut", "train_nodes")
