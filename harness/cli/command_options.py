@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
@@ -191,11 +191,11 @@ def cluster_of(
         return None
     if step is not None and step.nodes != count:
         raise UserError(f"{count}, the Slurm step has {step.nodes} nodes", key="--nnodes", fix="srun -N")
-    if rdzv is None and step is None:
-        raise UserError(f"{nodes} needs a rendezvous address", key="--nnodes", fix="add --rdzv HOST:PORT")
     if step is not None:
-        return Cluster(count, step.coordinator, step.port, step.index == 0, rdzv_timeout_s, node_timeout_s)
-    host, port = _endpoint(rdzv or "")
+        return replace(step, rdzv_timeout_s=rdzv_timeout_s, node_timeout_s=node_timeout_s)
+    if rdzv is None:
+        raise UserError(f"{nodes} needs a rendezvous address", key="--nnodes", fix="add --rdzv HOST:PORT")
+    host, port = _endpoint(rdzv)
     return Cluster(count, host, port, None, rdzv_timeout_s, node_timeout_s)
 
 

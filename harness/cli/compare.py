@@ -54,7 +54,12 @@ def compare(
     from harness.results.comparison import load_trials, metric_of, pair
     from harness.results.frames import edited
 
-    limit, sides = _limit(fail_on), (load_trials(before), load_trials(after))
+    limit = None
+    if fail_on is not None:
+        if not (match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%?\s*", fail_on)):
+            raise UserError(f"'{fail_on}' is no percentage", key="--fail-on", fix="e.g. 5%")
+        limit = float(match[1]) / 100
+    sides = load_trials(before), load_trials(after)
     chosen = metric_of(metric, [*sides[0], *sides[1]])
     if limit is not None and chosen.better is None:
         raise UserError(f"nothing says whether more or less of '{metric}' is better", key="--fail-on")
@@ -75,16 +80,8 @@ def compare(
         raise typer.Exit(1)
 
 
-def _limit(text: str | None) -> float | None:
-    if text is None:
-        return None
-    if not (match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%?\s*", text)):
-        raise UserError(f"'{text}' is no percentage", key="--fail-on", fix="e.g. 5%")
-    return float(match[1]) / 100
-
-
 def _machines(pairs: Sequence[Pair], metric: Metric, any_machine: bool, after: Path) -> list[str]:
-    """Return what to say of the environments; UserError for times of different machines."""
+    """Return notes on the environments; UserError for times of different machines."""
     from harness.results.comparison import busier, differences
 
     if not pairs:
@@ -93,14 +90,13 @@ def _machines(pairs: Sequence[Pair], metric: Metric, any_machine: bool, after: P
     if apart.hardware and metric.machine and not any_machine:
         what = f"times of different machines: {'; '.join(apart.hardware)}"
         raise UserError(what, file=after, fix="run both on one machine, or say --any-machine")
-    notes = [f"code: {line}" for line in apart.code]
     busy = busier(pairs) if metric.machine else None
-    warnings = (*apart.hardware, *apart.software, *([busy] if busy else []))
-    return notes + [f"warning: {line}" for line in warnings]
+    warnings = filter(None, (*apart.hardware, *apart.software, busy))
+    return [*(f"code: {line}" for line in apart.code), *(f"warning: {line}" for line in warnings)]
 
 
 def _left_out(found: Pairing, ok: Sequence[Pair]) -> list[str]:
-    """Return what to say of pairs by configuration, failed trials, and those without a partner."""
+    """Return notes on pairs by configuration, failed trials, and those without a partner."""
     notes = [f"paired by all but {', '.join(found.apart)}"] if found.apart else []
     for p in found.pairs:
         if p not in ok:
@@ -123,16 +119,12 @@ def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: st
         return
     shown = [[row.label, row.trials, *cells(row, metric), verdict(row)] for row in rows]
     shown.append([f"all {len(rows)}", whole.trials, None, None, *cells(whole, metric)[2:], verdict(whole)])
-    columns = ["trial", "seeds", "A", "B", _change(metric), "interval", "verdict"]
+    columns = ["trial", "seeds", "A", "B", "B - A" if metric.difference else "B / A", "interval", "verdict"]
     table(columns, shown, title=f"{metric.name}{f', {metric.better} is better' if metric.better else ''}")
     if len(rows) > 1:
         typer.echo(f"intervals hold with 95 % for all {len(rows)} trials and their mean together")
     for line in drift_lines([row.drift for row in rows] if len(rows) > 1 else [], whole.drift):
         typer.echo(line)
-
-
-def _change(metric: Metric) -> str:
-    return "B - A" if metric.difference else "B / A"
 
 
 DRIFTS: dict[Drift, str] = {
@@ -147,7 +139,7 @@ DRIFTS: dict[Drift, str] = {
 
 
 def drift_lines(trials: Sequence[Drift], whole: Drift) -> list[str]:
-    """Return what became of the machine's drift in each of several trials, and in all together: a line if it is one."""
+    """Return lines on the machine's drift in each of several trials, and in all together: one line where they agree."""
     of = {whole: [f"all {len(trials)}"]}
     for drift, count in Counter(trials).items():
         of.setdefault(drift, []).append("each trial" if count == len(trials) else f"{count} of {len(trials)} trials")
@@ -157,12 +149,12 @@ def drift_lines(trials: Sequence[Drift], whole: Drift) -> list[str]:
 
 
 def verdict(row: Compared) -> str:
-    """Return the verdict, and what a decision would take."""
+    """Return the verdict, and the number of runs that a decision would take."""
     return ": ".join(filter(None, (row.verdict, row.needs)))
 
 
 def numbers(row: Compared) -> list[object]:
-    """Return change, interval, verdict and what it would take, as numbers and words."""
+    """Return change, interval, verdict and the runs that a decision needs, as numbers and words."""
     low, high = (row.interval.low, row.interval.high) if row.interval else (None, None)
     return [row.change, low, high, row.verdict, row.needs]
 
@@ -204,15 +196,19 @@ def history(
     points = follow(found, chosen)
     if format == "csv":
         columns = ["version", "started", "trials", "since", "change", "low", "high", "verdict", "needs", "why"]
-        lines = []
-        for point in points:
-            whole = numbers(point.whole) if point.whole else [None] * 5
-            since = point.since.name if point.since else None
-            head = [point.version.name, point.version.started, len(point.version.trials), since]
-            lines.append([*head, *whole, point.why or None])
-        print_csv(columns, lines)
+        rows = (
+            [
+                *(point.version.name, point.version.started, len(point.version.trials)),
+                point.since.name if point.since else None,
+                *(numbers(point.whole) if point.whole else [None] * 5),
+                point.why or None,
+            ]
+            for point in points
+        )
+        print_csv(columns, rows)
         return
-    columns = ["version", "started", "trials", "since", _change(chosen), "interval", "verdict"]
+    ratio = "B - A" if chosen.difference else "B / A"
+    columns = ["version", "started", "trials", "since", ratio, "interval", "verdict"]
     better = f", {chosen.better} is better" if chosen.better else ""
     table(columns, [_row(point, chosen) for point in points], title=f"{chosen.name}{better}", spare=["since"])
     for point in points:
@@ -287,7 +283,9 @@ def project(
         rows, notes = _validation(groups, results)
     else:
         rows = _projections([found for found, _ in groups], links, latency_s, ranks_per_host)
-        notes = _projection_notes(links, latency, ranks_per_host)
+        hosts = "a host of its own for each rank" if ranks_per_host == 1 else f"{ranks_per_host} ranks a host"
+        notes = [f"Latency {latency}, {hosts}; compute includes the wait for slower ranks where it was measured apart."]
+        notes += [f"{link.name}: {link.source}." for link in links if link.source]
     (table if format == "table" else print_csv)(VALIDATION if validate else PROJECTION, rows)
     left_out = Counter(reason for record in records if (reason := why_not(record)))
     notes += [f"Left out: {count} where the trial {reason}." for reason, count in left_out.items()]
@@ -317,9 +315,14 @@ def _projections(
     def on(link: NamedLink, record: Record) -> Projection:
         return project_trial(record, link.bits_s, latency_s, ranks_per_host=ranks_per_host, sockets=link.sockets)
 
+    def setting(record: Record) -> dict[str, object]:
+        return {key: value for key, value in record.config.items() if key != "method"}
+
+    fulls = [record for record in bases if record.config["method"]["name"] == "full"]
     rows: list[Row] = []
     for record, link in itertools.product(bases, links):
-        found, full = on(link, record), _full(record, bases)
+        found = on(link, record)
+        full = next((each for each in fulls if setting(each) == setting(record)), None)
         epoch = found.epoch_time_s
         head = (record.trial, record.label, network_label(record), record.result["epoch_time_s"])
         shown = (found.compute_s + found.wait_s, found.exchange_s, found.reduce_s, epoch)
@@ -328,33 +331,19 @@ def _projections(
     return rows
 
 
-def _full(record: Record, bases: Sequence[Record]) -> Record | None:
-    """Return the trial of `full` that differs from `record` in its method only."""
-
-    def setting(other: Record) -> dict[str, object]:
-        return {key: value for key, value in other.config.items() if key != "method"}
-
-    return next((b for b in bases if b.config["method"]["name"] == "full" and setting(b) == setting(record)), None)
-
-
-def _projection_notes(links: Sequence[NamedLink], latency: str, ranks_per_host: int) -> list[str]:
-    shared = "a host of its own for each rank" if ranks_per_host == 1 else f"{ranks_per_host} ranks a host"
-    notes = [f"Latency {latency}, {shared}; compute includes the wait for slower ranks where it was measured apart."]
-    return notes + [f"{link.name}: {link.source}." for link in links if link.source]
-
-
 def _validation(groups: Sequence[tuple[Record, Sequence[Record]]], results: Path) -> tuple[list[Row], list[str]]:
     from harness.results.projection import compare_counterparts, network_label
 
-    rows: list[Row] = []
-    errors = []
-    for found, group in groups:
-        for each in compare_counterparts(group, found):
-            head = (each.trial.trial, each.trial.label, network_label(found), each.measured_s)
-            rows.append((*head, each.projection.epoch_time_s, 100 * each.error))
-            errors.append(each)
+    errors = [(found, each) for found, group in groups for each in compare_counterparts(group, found)]
     if not errors:
         fix = "run a suite whose `network` lists several, e.g. suites/network.yaml"
         raise UserError("holds no trials that differ only in network", file=results, fix=fix)
-    largest = max(errors, key=lambda each: abs(each.error))
+    rows: list[Row] = [
+        (
+            *(each.trial.trial, each.trial.label, network_label(found)),
+            *(each.measured_s, each.projection.epoch_time_s, 100 * each.error),
+        )
+        for found, each in errors
+    ]
+    largest = max((each for _, each in errors), key=lambda each: abs(each.error))
     return rows, [f"Largest error: {100 * largest.error:+.1f} % ({largest.trial.label})."]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from itertools import product
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -30,11 +32,11 @@ def datasets(data_dir: DataDir = None) -> None:
     from harness.data.registry import dataset_info, dataset_names
     from harness.spec import DatasetSpec
 
-    rows: list[Row] = []
-    for name in dataset_names(use_data_dir(data_dir)):
-        info = dataset_info(DatasetSpec(name=name))
-        mode = "inductive" if info.inductive else "transductive"
-        rows.append((name, info.nodes, info.edges, info.features, info.classes, mode, info.summary))
+    infos = {name: dataset_info(DatasetSpec(name=name)) for name in dataset_names(use_data_dir(data_dir))}
+    rows = [
+        (name, i.nodes, i.edges, i.features, i.classes, "inductive" if i.inductive else "transductive", i.summary)
+        for name, i in infos.items()
+    ]
     table(["name", "nodes", "directed edges", "features", "classes", "mode", "what it is"], rows)
 
 
@@ -48,7 +50,8 @@ def methods(plugin: Plugin = None) -> None:
         if options:
             table(COLUMNS, options)
         typer.echo("")
-    _say_hidden(METHODS)
+    for line in METHODS.hidden():
+        typer.echo(f"not listed: {line}")
 
 
 def _list_kind(command: str, about: str, section: str, number: int = 0) -> None:
@@ -69,7 +72,8 @@ def _list_kind(command: str, about: str, section: str, number: int = 0) -> None:
             if options:
                 typer.echo("")
                 table(COLUMNS, options, title=f"options of {name}")
-        _say_hidden(registry)
+        for line in registry.hidden():
+            typer.echo(f"not listed: {line}")
 
 
 _list_kind("models", "Models", "model")
@@ -79,22 +83,18 @@ _list_kind("schedules", "Schedules of the learning rate", "train", 1)
 
 
 def _all(registry: Registry[Any], plugin: list[str] | None) -> Iterator[tuple[str, Any, str, list[Row]]]:
-    """Yield each name of a kind with what has it, its summary and options; of a broken one what is wrong."""
+    """Yield each name of a kind with its class, summary and options; of a broken one None and the error."""
     from harness.registry import find_plugins
 
     plugins = find_plugins(plugin or [])
     for name in registry.names(plugins):
         try:
             found = registry.find(name, plugins).value
-            entry = name, found, found.summary(), _options(found.Options.model_fields)
+            options = _options(found.Options.model_fields)
         except Exception as error:  # a broken package must not hide the others
-            entry = name, None, " ".join(str(error).split()), []
-        yield entry
-
-
-def _say_hidden(registry: Registry[Any]) -> None:
-    for line in registry.hidden():
-        typer.echo(f"not listed: {line}")
+            yield name, None, " ".join(str(error).split()), []
+        else:
+            yield name, found, found.summary(), options
 
 
 def _options(fields: Mapping[str, Any]) -> list[Row]:
@@ -111,28 +111,23 @@ def _options(fields: Mapping[str, Any]) -> list[Row]:
 
 def type_text(annotation: Any) -> str:
     """Write a type as a user would: `a|b` for literals, `int` for a class."""
-    origin = get_origin(annotation)
+    origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return type_text(get_args(annotation)[0])
+        return type_text(inner[0])
     if origin is Literal:
-        return "|".join(str(value) for value in get_args(annotation))
+        return "|".join(map(str, inner))
     if origin in (Union, UnionType):
-        return "|".join(type_text(part) for part in get_args(annotation))
-    if annotation in (None, type(None)):
-        return "null"
+        return "|".join(map(type_text, inner))
     if origin is not None:
-        inner = ", ".join("..." if part is ... else type_text(part) for part in get_args(annotation))
-        return f"{origin.__name__}[{inner}]"
+        return f"{origin.__name__}[{', '.join('...' if part is ... else type_text(part) for part in inner)}]"
     name = str(getattr(annotation, "__name__", annotation))
-    return {"str": "text", "Path": "path"}.get(name, name)
+    return {"str": "text", "Path": "path", "None": "null", "NoneType": "null"}.get(name, name)
 
 
 def default_text(value: Any) -> str:
     """Write a default as YAML would."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -234,8 +229,7 @@ def partition(
     try:
         specs = [
             PartitionSpec.model_validate({"parts": int(count), "method": name, **fixed})
-            for name in names
-            for count in counts
+            for name, count in product(names, counts)
         ]
     except ValidationError as error:
         first = error.errors()[0]
@@ -259,7 +253,6 @@ def _show(
     title = f"{dataset.name}, {spec.method}, {spec.parts} parts" + (", training subgraph" if inductive else "")
     table(PER_PART, [[row[key] for key in PER_PART] for row in rows], title=title)
     typer.echo("")
-    cut, edges = total["edges_cut"], total["edges"]
-    quality = (total["imbalance"], total["edge_imbalance"])
+    cut, share = total["edges_cut"], total["edges_cut"] / total["edges"] if total["edges"] else 0.0
     # A graph is symmetric: both directions of a cut edge are entries.
-    return [spec.parts, spec.method, *quality, cut // 2, cut / edges if edges else 0.0, total["volume"]]
+    return [spec.parts, spec.method, total["imbalance"], total["edge_imbalance"], cut // 2, share, total["volume"]]

@@ -6,7 +6,6 @@ import importlib
 import os
 import shutil
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -45,23 +44,23 @@ def doctor(data_dir: DataDir = None) -> None:
     checks = [*map(_import, IMPORTS)]
     if checks[0][1]:  # torch
         facts = collect()
-        table(["", "this machine"], _machine(facts))
+        dirty = " with changes" if facts["dirty"] else ""
+        rows = [
+            ("harness", f"{facts['harness']}, commit {facts['commit'] or 'unknown'}{dirty}"),
+            *((name, facts[name]) for name in ("python", "platform", "cpu")),
+            ("cores", f"{facts['usable_cores']} usable of {facts['logical_cores']}"),
+            ("memory", bytes_text(facts["memory_bytes"])),
+        ]
+        table(["", "this machine"], rows)
         typer.echo("")
-        checks += [*_communication(), _gpu(facts), _nvml(facts), _warm_start(), *_networks()]
-    checks += [_cache(), _data(directory)]
+        checks += [*_communication(), *_gpu(facts), _warm_start(), *_networks()]
+    data = "no graphs of your own; --data-dir or HARNESS_DATA names one"
+    if directory is not None:
+        data = f"{directory} ({len(list(directory.glob('*.npz')))} .npz)"
+    checks += [_cache(), ("data directory", directory is not None, data)]
     table(["check", "state", "note"], [(what, STATES[found], note) for what, found, note in checks])
     if any(what in REQUIRED and not found for what, found, _ in checks):
         raise typer.Exit(1)
-
-
-def _machine(facts: dict[str, Any]) -> list[tuple[str, object]]:
-    dirty = " with changes" if facts["dirty"] else ""
-    return [
-        ("harness", f"{facts['harness']}, commit {facts['commit'] or 'unknown'}{dirty}"),
-        *((name, facts[name]) for name in ("python", "platform", "cpu")),
-        ("cores", f"{facts['usable_cores']} usable of {facts['logical_cores']}"),
-        ("memory", bytes_text(facts["memory_bytes"])),
-    ]
 
 
 def _import(name: str) -> Check:
@@ -84,24 +83,20 @@ def _communication() -> list[Check]:
     ]
 
 
-def _gpu(facts: dict[str, Any]) -> Check:
-    if not facts["gpus"]:
-        why, fix = why_unusable() or ("NVML lists none", "")
-        return "gpu", False, f"device `cuda` is off, `auto` is `cpu`: {why}" + (f" ({fix})" if fix else "")
-    return "gpu", True, f"{', '.join(facts['gpus'])}; driver {facts['driver']}, CUDA {facts['cuda']}"
-
-
-def _nvml(facts: dict[str, Any]) -> Check:
+def _gpu(facts: dict[str, Any]) -> list[Check]:
     import pynvml
 
     if not facts["gpus"]:
-        return "nvml", None, "no GPU"
+        why, fix = why_unusable() or ("NVML lists none", "")
+        off = f"device `cuda` is off, `auto` is `cpu`: {why}" + (f" ({fix})" if fix else "")
+        return [("gpu", False, off), ("nvml", None, "no GPU")]
+    found = "gpu", True, f"{', '.join(facts['gpus'])}; driver {facts['driver']}, CUDA {facts['cuda']}"
     try:
         pynvml.nvmlInit()
         pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        return "nvml", False, f"GPU memory comes from torch, not the driver ({error})"
-    return "nvml", True, "GPU memory as the driver counts it"
+        return [found, ("nvml", False, f"GPU memory comes from torch, not the driver ({error})")]
+    return [found, ("nvml", True, "GPU memory as the driver counts it")]
 
 
 def _warm_start() -> Check:
@@ -134,9 +129,3 @@ def _cache() -> Check:
     if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         return "cache directory", True, f"{root} ({bytes_text(shutil.disk_usage(existing).free)} free)"
     return "cache directory", False, f"{root} cannot be written; HARNESS_CACHE names another"
-
-
-def _data(directory: Path | None) -> Check:
-    if directory is None:
-        return "data directory", False, "no graphs of your own; --data-dir or HARNESS_DATA names one"
-    return "data directory", True, f"{directory} ({len(list(directory.glob('*.npz')))} .npz)"

@@ -31,21 +31,13 @@ WIDE = 200  # characters of its lines
 
 def view() -> AbstractContextManager[Bars | Lines | NotebookTable]:
     """Return bars if standard output is a terminal, a table in a notebook, else lines; to be used in a `with` block."""
-    if show := in_notebook():
-        return nullcontext(NotebookTable(show=show))
-    return Bars() if is_terminal() else nullcontext(Lines())
-
-
-def in_notebook() -> Callable[[str], None] | None:
-    """Return what puts HTML into the cell that runs, in place of what it put there before; None elsewhere."""
     ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    if shell is None or not hasattr(shell, "kernel"):
-        return None
+    if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):
+        return Bars() if is_terminal() else nullcontext(Lines())
     from IPython.display import HTML, display
 
     handle = display(HTML(""), display_id=True)
-    return lambda html: handle.update(HTML(html))
+    return nullcontext(NotebookTable(show=lambda html: handle.update(HTML(html))))
 
 
 def outcome_text(record: Record) -> str:
@@ -115,7 +107,7 @@ class Lines:
 
 
 @dataclass
-class Counted:
+class _Counted:
     """What a run has come to: counts trials, and follows the one that runs; `_ends` has a line of those that ended."""
 
     clock: Callable[[], float] = time.monotonic
@@ -126,31 +118,37 @@ class Counted:
     _label: str = ""
     _trial_started: float = 0.0
     _latest: Latest = field(default_factory=Latest)
+    _waits: str = ""
 
     def suite_started(self, total: int, done: int) -> None:
-        """Begin with what is done already."""
         self._total, self._done, self._started = total, done, self.clock()
 
     def trial_started(self, number: int, trial: TrialConfig) -> None:
-        """Follow the trial."""
-        self._latest, self._label, self._trial_started = Latest(), trial.label, self.clock()
+        self._latest, self._label, self._trial_started, self._waits = Latest(), trial.label, self.clock(), ""
+        self._changed()
 
     def trial_stage(self, text: str) -> None:
-        """Keep what is done before training."""
         self._latest.stage = text
+        self._changed()
 
     def trial_event(self, event: dict[str, Any]) -> None:
-        """Keep how far the trial is."""
         self._latest.take(event)
+        self._changed(RENEWED_S)
 
     def trial_finished(self, number: int, record: Record) -> None:
-        """Count the trial."""
         self._ends.append((record.label, record.status, outcome_text(record)))
         self._label = ""
+        self._changed()
 
     def run_elsewhere(self, count: int) -> None:
-        """Count what others ran."""
         self._done += count
+
+    def suite_waits(self, text: str) -> None:
+        self._waits = text
+        self._changed()
+
+    def _changed(self, after_s: float = 0.0) -> None:
+        """Show what is new, where nothing else renews the picture, unless that was done less than `after_s` ago."""
 
     def lines(self, room: int) -> list[str]:
         """Return the suite's and the trial's line, of at most `room` characters each; most important first."""
@@ -178,7 +176,7 @@ class Counted:
 
 
 @dataclass
-class Bars(Counted):
+class Bars(_Counted):
     """Two lines that renew themselves, the suite's and the trial's, and above them a line for each trial that ended."""
 
     console: Console = field(default_factory=Console)
@@ -201,7 +199,7 @@ class Bars(Counted):
         self.console.print(Text.assemble((record.label + "  ", ""), (outcome_text(record), style)))
 
     def suite_waits(self, text: str) -> None:
-        """Write what is waited for."""
+        """Write the reason for the wait."""
         self.console.print(text, markup=False)
 
     def _drawn(self) -> Text:
@@ -209,41 +207,15 @@ class Bars(Counted):
 
 
 @dataclass
-class NotebookTable(Counted):
+class NotebookTable(_Counted):
     """A table of the trials that renews itself in a notebook's cell; `show` puts HTML there in place of what it was."""
 
     show: Callable[[str], None] = lambda html: None
-    _waits: str = ""
     _shown: float = -math.inf
 
-    def trial_started(self, number: int, trial: TrialConfig) -> None:
-        """Add the trial's row."""
-        super().trial_started(number, trial)
-        self._waits = ""
-        self._draw()
-
-    def trial_stage(self, text: str) -> None:
-        """Show what is done before training."""
-        super().trial_stage(text)
-        self._draw()
-
-    def trial_event(self, event: dict[str, Any]) -> None:
-        """Renew the trial's row, unless it was renewed just now."""
-        super().trial_event(event)
-        if self.clock() - self._shown >= RENEWED_S:
-            self._draw()
-
-    def trial_finished(self, number: int, record: Record) -> None:
-        """Close the trial's row."""
-        super().trial_finished(number, record)
-        self._draw()
-
-    def suite_waits(self, text: str) -> None:
-        """Show what is waited for."""
-        self._waits = text
-        self._draw()
-
-    def _draw(self) -> None:
+    def _changed(self, after_s: float = 0.0) -> None:
+        if self.clock() - self._shown < after_s:
+            return
         self._shown = self.clock()
         suite, *running = self.lines(WIDE)
         rows = [(label, outcome) for label, _, outcome in self._ends[-MOST_ROWS:]]

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from harness.results.leases import RunnerInfo
     from harness.results.status import SuiteState, SuiteWatch
 
-WATCH_S, RENEWED_S = 2.0, 10
+WATCH_S, RENEWED_S = 2.0, 10  # between two looks at records, between renewals of an open page
+FLAGS = 20  # that are listed
+RUNNING = ("running", "where", "for", "how far")
 
 
 def report(
@@ -62,8 +64,7 @@ def report(
     from harness.launch.hardware import cores
     from harness.registry import find_plugins
 
-    places = results or [Path("results")]
-    stored = baseline or []
+    places, stored = results or [Path("results")], baseline or []
     for place in (*places, *stored):
         if not place.is_dir():
             raise UserError(f"'{place}' is not a directory", fix="name a directory that `harness run` wrote")
@@ -80,10 +81,10 @@ def report(
     typer.echo(str(write_report(places, out, asked, given, views, workers=workers, baselines=stored)))
     drawn = "" if set(asked) & set(DRAWN) else "; figures as files: --format svg or pdf-figures"
     typer.echo(f"written: {', '.join(asked)}{drawn}", err=True)
-    _report_edited([*places, *stored])
+    _warn_of_edits([*places, *stored])
 
 
-def _report_edited(places: Sequence[Path]) -> None:
+def _warn_of_edits(places: Sequence[Path]) -> None:
     from harness.results.frames import edited
 
     for line in edited(places):
@@ -101,8 +102,7 @@ def _until_all_ended(places: Sequence[Path], write: Callable[[], Path]) -> None:
             states = [watch.state() for watch in watches]
             if all(state.over for state in states):
                 return
-            ended = sum(len(state.ended) for state in states)
-            if ended > written:
+            if (ended := sum(len(state.ended) for state in states)) > written:
                 typer.echo(f"{write()}: {ended} of {sum(state.total for state in states)} trials")
                 written = ended
             time.sleep(WATCH_S)
@@ -131,13 +131,12 @@ def check_claims(
         given = [suite_of(suite, directories, use_data_dir(data_dir), plugin or [], trusted=trust_plugins)]
     judged = judge_directories(directories, given)
     if not judged:
-        where = " ".join(map(str, directories))
         if suite is not None:
             raise UserError("the suite claims nothing", file=suite, fix="give it `claims:`")
-        message = "no suite with claims is kept with these results"
-        raise UserError(message, file=where, fix="name the suite with --suite FILE")
+        what, where = "no suite with claims is kept with these results", " ".join(map(str, directories))
+        raise UserError(what, file=where, fix="name the suite with --suite FILE")
     typer.echo(claims_text(judged))
-    _report_edited(directories)
+    _warn_of_edits(directories)
     raise typer.Exit(any(verdict.state == "fails" for one in judged for verdict in one.verdicts))
 
 
@@ -197,10 +196,6 @@ def export(
     typer.echo(f"{to}: {out or os.environ['MLFLOW_TRACKING_URI']}")
 
 
-FLAGS = 20  # that are listed
-WATCHED_S = 2.0  # between renewals of the table of running trials
-
-
 def status(
     results: Annotated[Path, typer.Argument(metavar="DIR", help="Results directory, or one suite's directory in it.")],
     watch: Annotated[bool, typer.Option("--watch", help="Show it anew until every trial has a record.")] = False,
@@ -217,7 +212,12 @@ def status(
 
     watches = [SuiteWatch(directory) for directory in suite_directories(results)]
     if watch:
-        _watch(watches)
+        try:
+            with live(watches):
+                while not all(one.state().over for one in watches):
+                    time.sleep(WATCH_S)
+        except KeyboardInterrupt:  # the run goes on, only its picture ends
+            raise typer.Exit(130) from None
     for one in watches:
         _show(one.state(), one.silent(), failed)
 
@@ -240,19 +240,6 @@ def _show(state: SuiteState, silent: frozenset[str], most: int) -> None:
         typer.echo(f"and {len(flags) - FLAGS} more flags, in the records and the report")
 
 
-def _watch(watches: list[SuiteWatch]) -> None:
-    """Show the table until nothing is left, or until Ctrl-C: then the run goes on, only its picture ends."""
-    try:
-        with live(watches):
-            while not all(watch.state().over for watch in watches):
-                time.sleep(WATCHED_S)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-
-
-RUNNING = ("running", "where", "for", "how far")
-
-
 def _cells(info: RunnerInfo) -> tuple[str, str, str, str]:
     return info.label or "", info.where, seconds_text(info.elapsed_s or 0), info.doing
 
@@ -268,22 +255,19 @@ def live(watches: list[SuiteWatch]) -> AbstractContextManager[Any]:
     """Return a table of the running trials that renews itself while the context lasts; nothing off a terminal."""
     if not is_terminal():
         return nullcontext()
-    from rich.live import Live
-
-    return Live(get_renderable=lambda: _drawn(watches), refresh_per_second=1 / WATCHED_S, transient=True)
-
-
-def _drawn(watches: list[SuiteWatch]) -> RenderableType:
     from rich import box
     from rich.console import Group
+    from rich.live import Live
     from rich.table import Table
     from rich.text import Text
 
-    parts: list[RenderableType] = []
-    for watch in watches:
-        state = watch.state()
-        drawn = Table(*RUNNING, box=box.SIMPLE_HEAD)
-        for info in state.running:
-            drawn.add_row(*map(Text, _cells(info)))
-        parts += [Text(f"{state.name}: {summary(state)}"), *([drawn] if drawn.row_count else [])]
-    return Group(*parts)
+    def drawn() -> RenderableType:
+        parts: list[RenderableType] = []
+        for state in (watch.state() for watch in watches):
+            running = Table(*RUNNING, box=box.SIMPLE_HEAD)
+            for info in state.running:
+                running.add_row(*map(Text, _cells(info)))
+            parts += [Text(f"{state.name}: {summary(state)}"), *([running] if running.row_count else [])]
+        return Group(*parts)
+
+    return Live(get_renderable=drawn, refresh_per_second=1 / WATCH_S, transient=True)

@@ -32,7 +32,6 @@ from harness.cli.terminal import outlive_readers, table
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    from harness.launch.executors import Submission
     from harness.launch.rendezvous import Cluster
     from harness.launch.slots import RunOptions
     from harness.results.record_store import ResultStore
@@ -76,7 +75,8 @@ def run(
     """
     from harness.cli.progress import Lines
     from harness.cli.results import live
-    from harness.launch.executors import Quietly, Submission, check_device, executor_of
+    from harness.launch.executors import Submission, check_device, executor_of
+    from harness.launch.executors.local import jobs_here
     from harness.launch.planner import outdated, require_means
     from harness.launch.runner_process import INTERRUPTED, end_when_asked
     from harness.results.record_store import ResultStore
@@ -101,14 +101,14 @@ def run(
     arguments = _arguments(asked) + (["--audit"] if audit else [])
     wanted = Submission(loaded, trials, store, options, arguments, jobs_of(jobs), nodes, detach)
     if local:
-        wanted = replace(wanted, jobs=1 if cluster is not None or share is not None else _jobs_here(wanted))
+        wanted = replace(wanted, jobs=1 if cluster is not None or share is not None else jobs_here(wanted))
     else:
         check_device(loaded, asked.device)
     if local and wanted.jobs == 1:
         code = _run_on(cluster, loaded, trials, store, options)
     else:
         with live([SuiteWatch(store.directory)]):
-            code = runs.run(wanted, Lines(), Quietly(typer.echo))
+            code = runs.run(wanted, Lines(), typer.echo)
     if detach:
         typer.echo(f"the jobs write to {store.directory}; the same command shows what is left")
         raise typer.Exit(code)
@@ -189,19 +189,6 @@ def _arguments(asked: SuiteOptions) -> list[str]:
     for entry in whole_entries(asked.plugin or []):
         arguments += ["--plugin", entry]
     return arguments
-
-
-def _jobs_here(wanted: Submission) -> int:
-    from harness.launch.executors.local import jobs_here
-    from harness.launch.runner import request_of
-    from harness.launch.slots import needs_quiet
-
-    together = wanted.options.together
-    if wanted.jobs == 1 or not (together or any(not needs_quiet(trial) for trial in wanted.trials)):
-        return 1
-    asked = request_of(wanted.trials, wanted.store, wanted.store.leases(), wanted.options).trials
-    todo = [trial for trial in wanted.trials if trial.id in asked]
-    return jobs_here(wanted, todo, together=together)
 
 
 def interrupted() -> NoReturn:

@@ -28,7 +28,6 @@ class _Outliving(io.TextIOWrapper):
     # A reader may go away: from then on text is written to nowhere.
 
     def write(self, text: str, /) -> int:
-        """Write text and return its length."""
         try:
             return super().write(text)
         except OSError:
@@ -36,7 +35,6 @@ class _Outliving(io.TextIOWrapper):
             return len(text)
 
     def flush(self) -> None:
-        """Write what is kept."""
         try:
             super().flush()
         except OSError:
@@ -99,15 +97,8 @@ def fitted(
 ) -> dict[int, int]:
     """Return the width of each column that is shown, so that no number and no word is broken.
 
-    Where there is too little room, first text is wrapped; then columns without content go, then those of `spare`, then
-    the last ones.
-
-    Args:
-        columns: their names.
-        cells: a row's texts.
-        right: whether a column holds numbers.
-        spare: names of columns that may go, the first first.
-        room: characters of a line; None: as many as are needed.
+    Where a line of `room` characters (None: any number) is too short, first text is wrapped; then columns without
+    content go, then those of `spare`, the first first, then the last ones. `right`: whether a column holds numbers.
     """
     texts = [[name, *(line[i] for line in cells)] for i, name in enumerate(columns)]
     natural = [max(map(len, column)) for column in texts]
@@ -118,17 +109,14 @@ def fitted(
     shown = list(range(len(columns)))
     empty = [i for i in shown[1:] if all(text in ("", "-") for text in texts[i][1:])] if cells else []
     order = [*empty, *(columns.index(name) for name in spare), *reversed(shown[1:])]
-    while _together(least[i] for i in shown) > room and len(shown) > 1:
+    while sum(least[i] + GAP for i in shown) - GAP > room and len(shown) > 1:
         shown.remove(next(i for i in order if i in shown))
     widths = {i: natural[i] for i in shown}
-    while _together(widths.values()) > room and (wide := [i for i in shown if widths[i] > least[i]]):
+    while sum(width + GAP for width in widths.values()) - GAP > room and (
+        wide := [i for i in shown if widths[i] > least[i]]
+    ):
         widths[max(wide, key=widths.__getitem__)] -= 1
     return widths
-
-
-def _together(widths: Iterable[int]) -> int:
-    found = list(widths)
-    return sum(found) + GAP * (len(found) - 1)
 
 
 def _wrapped(text: str, width: int) -> list[str]:
@@ -154,10 +142,8 @@ def _is_number(value: object) -> bool:
 
 
 def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
+    if value is None or isinstance(value, bool):
+        return {None: "-", True: "yes", False: "no"}[value]
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):

@@ -10,7 +10,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -214,17 +214,3 @@ class Arrivals:
                     stat = (place / "record.json").stat()
                     found[place.name] = (stat.st_ino, stat.st_mtime_ns)
         return found
-
-
-@dataclass
-class Quietly:
-    """Writes a line only if it is not the last one written."""
-
-    write: Callable[[str], None]
-    _last: str = field(default="", init=False)
-
-    def __call__(self, line: str) -> None:
-        """Write `line` if it is new."""
-        if line != self._last:
-            self._last = line
-            self.write(line)

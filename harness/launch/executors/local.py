@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +15,12 @@ from harness.errors import UserError
 from harness.launch.executors import Arrivals, Executor, Submission
 from harness.launch.hardware import Capacity, capacity, check_device, cores
 from harness.launch.planner import plan, total
+from harness.launch.runner import request_of
 from harness.launch.runner_process import INTERRUPTED, USAGE, start_runner, stop_runner
 from harness.launch.slots import needs_quiet
 
 if TYPE_CHECKING:
     from harness.launch.runner import TrialProgress
-    from harness.suite.schema import TrialConfig
 
 RANK_BYTES = 2**29  # of a rank, besides what the memory model counts: interpreter and libraries
 STARTS = 3  # of the runners of one share, if they are killed
@@ -59,13 +59,17 @@ class Local(Executor):
         return arrivals.conclude(report, lambda trial: f"see {submission.place}")
 
 
-def jobs_here(submission: Submission, todo: Sequence[TrialConfig], *, together: bool) -> int:
-    """Return how many of the trials `todo` may run at once here: what was asked for, or what the machine has room for.
+def jobs_here(submission: Submission) -> int:
+    """Return how many trials without a record may run at once here: as many as asked, or as the machine has room for.
 
     That is by cores (one for each thread of each rank), by GPUs (one a rank), and by memory as `harness plan` has it.
-    Trials that are timed have the machine to themselves, unless `together`.
+    Trials that are timed have the machine to themselves, unless they are to run together.
     """
-    sharing = [trial for trial in todo if together or not needs_quiet(trial)]
+    sharing = [trial for trial in submission.trials if submission.options.together or not needs_quiet(trial)]
+    if submission.jobs == 1 or not sharing:
+        return 1
+    request = request_of(submission.trials, submission.store, submission.store.leases(), submission.options)
+    sharing = [trial for trial in sharing if trial.id in request.trials]
     if not sharing:
         return 1
     if submission.jobs is not None:

@@ -8,9 +8,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,18 +29,6 @@ TRIES = 3  # of a trial whose runner was lost
 LOOK_S = 0.5
 
 
-@dataclass
-class Attempt:
-    """A trial on its way: it waits for its placement group, then for `endpoint` if it has several nodes, then runs."""
-
-    trial: TrialConfig
-    number: int
-    group: PlacementGroup
-    ready: ObjectRef[Any]
-    meeting: ObjectRef[Any] | None = None
-    tasks: list[ObjectRef[Any]] = field(default_factory=list)
-
-
 class Ray(Executor):
     """A placement group of a Ray cluster for each trial, all of its nodes or none, with a runner on each."""
 
@@ -58,159 +44,122 @@ class Ray(Executor):
 
     def run(self, submission: Submission, progress: TrialProgress, report: Callable[[str], None]) -> int:
         """See `Executor`."""
-        with connected(), ExitStack() as stack:
+        with connected():
             arrivals = Arrivals(submission, progress)
-            tasks = stack.enter_context(Tasks(submission, arrivals.request, report))
+            waiting, trials = list(arrivals.missing), _Trials(submission, arrivals, report)
+            running: dict[str, Generator[None, None, str]] = {}
+            failed: dict[str, str] = {}
             try:
-                waiting = list(arrivals.missing)
-                while waiting or tasks.running:
-                    while waiting and len(tasks.running) < (submission.jobs or len(arrivals.todo)):
-                        tasks.start(waiting.pop(0))
+                while waiting or running:
+                    while waiting and len(running) < (submission.jobs or len(arrivals.todo)):
+                        trial = waiting.pop(0)
+                        running[trial.id] = trials.run(trial)
+                    for id_, trial_run in list(running.items()):
+                        try:
+                            next(trial_run)
+                        except StopIteration as end:
+                            failed[id_] = end.value
+                            del running[id_]
                     time.sleep(LOOK_S)
                     arrivals.look()
-                    tasks.step(arrivals)
             except KeyboardInterrupt:
                 return INTERRUPTED
-            return arrivals.conclude(report, lambda trial: tasks.given_up[trial.id])
+            finally:
+                for trial_run in running.values():
+                    trial_run.close()
+                trials.shared.unlink(missing_ok=True)
+            return arrivals.conclude(report, lambda trial: failed[trial.id])
 
 
-class Tasks:
-    """The attempts at a submission's trials on a Ray cluster; to be used in a `with` block, which ends them."""
+class _Trials:
+    """Runs the trials of a submission. A node proves by the `token` in the file `shared` that it sees the results."""
 
-    def __init__(self, submission: Submission, request: str, report: Callable[[str], None]) -> None:
-        self._submission, self._request, self._report = submission, request, report
-        self._shared, self._token = submission.place / f"ray-{secrets.token_hex(8)}", secrets.token_hex(16)
+    def __init__(self, submission: Submission, arrivals: Arrivals, report: Callable[[str], None]) -> None:
+        self._submission, self._arrivals, self._report = submission, arrivals, report
+        self.shared, self._token = submission.place / f"ray-{secrets.token_hex(8)}", secrets.token_hex(16)
         # Nodes of a trial know each other by a secret of this run's; Ray itself runs anything for who reaches it.
         self._variables = {name: value for name, value in os.environ.items() if name.startswith("HARNESS_")}
         self._variables.setdefault(VARIABLE, secrets.token_hex(32))
-        self._sizes = node_sizes()
-        self.running: dict[str, Attempt] = {}
-        self.given_up: dict[str, str] = {}
+        self.shared.parent.mkdir(parents=True, exist_ok=True)
+        self.shared.write_text(self._token)
 
-    def __enter__(self) -> Tasks:
-        self._shared.parent.mkdir(parents=True, exist_ok=True)
-        self._shared.write_text(self._token)
-        return self
+    def run(self, trial: TrialConfig) -> Generator[None, None, str]:
+        """Run a trial, and again if its runner is lost; return why it has no record, or "".
 
-    def __exit__(self, *error: object) -> None:
-        for attempt in self.running.values():
-            self._end(attempt)
-        self._shared.unlink(missing_ok=True)
-
-    def start(self, trial: TrialConfig, number: int = 1) -> None:
-        """Ask for what `trial` needs; a trial that no nodes of the cluster can hold is given up."""
-        from ray.util import placement_group
-
-        need = Need.of(trial, self._submission.nodes)
-        bundle = self._bundle(need)
-        if bundle is None:
-            self.given_up[trial.id] = f"no {need.nodes} nodes of the cluster have what it needs: {need}"
-            return
-        strategy = "STRICT_PACK" if need.nodes == 1 else "STRICT_SPREAD"
-        group = placement_group([bundle] * need.nodes, strategy)
-        self.running[trial.id] = Attempt(trial, number, group, group.ready())
-
-    def step(self, arrivals: Arrivals) -> None:
-        """Go on with what has come: start tasks whose nodes are there, judge those that have ended."""
-        for attempt in list(self.running.values()):
-            if attempt.tasks:
-                self._judge(attempt, arrivals)
-            elif attempt.meeting is not None:
-                self._meet(attempt, attempt.meeting)
-            elif _done([attempt.ready]):
-                self._launch(attempt)
-
-    def _bundle(self, need: Need) -> dict[str, float] | None:
-        """Return the resources of each of the trial's nodes; None if too few nodes have them.
-
-        A trial that is timed takes all cores of its nodes, so that nothing else runs there: those with most cores.
+        It yields while there is something to wait for. When it is closed, it ends the runners.
         """
-        fitting = sorted((cpus for cpus, gpus in self._sizes if cpus >= (need.cpus or 1) and gpus >= need.gpus))
-        if len(fitting) < need.nodes:
-            return None
-        cpus = fitting[-need.nodes] if need.alone else need.cpus or 1
-        return {"CPU": cpus, "GPU": need.gpus} if need.gpus else {"CPU": cpus}
+        need, why = Need.of(trial, self._submission.nodes), ""
+        for number in range(1, TRIES + 1):
+            if number > 1:
+                self._report(f"try {number} of {TRIES}: {trial.label}: {why}")
+            bundle = _bundle(need)
+            if bundle is None:
+                return f"no {need.nodes} nodes of the cluster have what it needs: {need}"
+            with _placed(bundle, need.nodes) as (group, tasks):
+                yield from _until([group.ready()])
+                # Of a trial of several nodes the coordinator may have written how it ended without one: that is void.
+                again = need.nodes > 1 and number > 1
+                more = ["--retry", "error,timeout"] if again else ["--request", self._arrivals.request]
+                if need.nodes > 1:
+                    meeting = _remote(endpoint, group, 0, 0).remote()
+                    yield from _until([meeting])
+                    if isinstance(address := _result(meeting), Exception):
+                        why = _why(address)
+                        continue
+                    more = ["--nnodes", str(need.nodes), "--rdzv", address, *more]
+                logs = [self._submission.place / f"{trial.id}.{number}.{node}.log" for node in range(need.nodes)]
+                command = self._submission.command([trial], *more)
+                own = self.shared, self._token, self._variables
+                for node, log in enumerate(logs):
+                    task = _remote(run_on_node, group, node, bundle.get("GPU", 0))
+                    tasks.append(task.remote(command, int(bundle["CPU"]), log, *own))
+                # Of several nodes one that is lost ends the others, by what the coordinator knows.
+                yield from _until(tasks)
+                ends = [_result(task) for task in tasks]
+            lost = [_why(end) for end in ends if isinstance(end, Exception)]
+            codes = [end[1] for end in ends if not isinstance(end, Exception)]
+            if None in codes:
+                host = next(end[0] for end in ends if not isinstance(end, Exception) and end[1] is None)
+                what = f"'{self._submission.store.root}' on {host} is not the directory that it is here"
+                raise UserError(what, key="--results", fix="name a directory that all nodes share")
+            self._arrivals.look_afresh()
+            if trial.id in self._arrivals.statuses and not lost:
+                return ""
+            if USAGE in codes:
+                return f"`harness run` ended with 2, see {logs[0]}"
+            why = "; ".join(lost) or f"its runner ended with {codes}, see {logs[0]}"
+        return f"lost {TRIES} times; {why}"
 
-    def _launch(self, attempt: Attempt) -> None:
-        if self._submission.nodes == 1:
-            attempt.tasks = [self._task(attempt, 0)]
-        else:
-            attempt.meeting = _remote(endpoint, attempt.group, 0, 0).remote()
 
-    def _meet(self, attempt: Attempt, meeting: ObjectRef[Any]) -> None:
-        if not _done([meeting]):
-            return
-        end = _result(meeting)
-        if isinstance(end, Exception):
-            self._again(attempt, _why(end))
-            return
-        more = ("--nnodes", str(self._submission.nodes), "--rdzv", str(end))
-        attempt.tasks = [self._task(attempt, node, *more) for node in range(self._submission.nodes)]
+def _bundle(need: Need) -> dict[str, float] | None:
+    """Return the resources of each of a trial's nodes; None if too few nodes have them.
 
-    def _task(self, attempt: Attempt, node: int, *more: str) -> ObjectRef[Any]:
-        submission, trial = self._submission, attempt.trial
-        log = submission.place / f"{trial.id}.{attempt.number}.{node}.log"
-        # Of a trial of several nodes the coordinator may have written how it ended without one: that was not it.
-        again = more and attempt.number > 1
-        request = ("--retry", "error,timeout") if again else ("--request", self._request)
-        command = submission.command([trial], *more, *request)
-        bundle = attempt.group.bundle_specs[node]
-        job = NodeJob(command, int(bundle["CPU"]), log, self._shared, self._token, self._variables)
-        task: ObjectRef[Any] = _remote(run_on_node, attempt.group, node, bundle.get("GPU", 0)).remote(job)
-        return task
+    A trial that is timed takes all cores of its nodes, so that nothing else runs there: those with most cores.
+    """
+    sizes = [(has.get("CPU", 0.0), has.get("GPU", 0.0)) for has in _resources()]
+    fitting = sorted(cpus for cpus, gpus in sizes if cpus >= (need.cpus or 1) and gpus >= need.gpus)
+    if len(fitting) < need.nodes:
+        return None
+    cpus = fitting[-need.nodes] if need.alone else need.cpus or 1
+    return {"CPU": cpus, "GPU": need.gpus} if need.gpus else {"CPU": cpus}
 
-    def _judge(self, attempt: Attempt, arrivals: Arrivals) -> None:
-        """Take a trial whose tasks have ended off the list, and try it again if its runner was lost.
 
-        Of several nodes one that is lost ends the others, by what the coordinator knows.
-        """
-        if not _done(attempt.tasks):
-            return
-        ends = [_result(task) for task in attempt.tasks]
-        lost = [_why(end) for end in ends if isinstance(end, Exception)]
-        codes = [end.code for end in ends if isinstance(end, NodeEnd)]
-        if None in codes:
-            host = next(end.host for end in ends if isinstance(end, NodeEnd) and end.code is None)
-            what = f"'{self._submission.store.root}' on {host} is not the directory that it is here"
-            raise UserError(what, key="--results", fix="name a directory that all nodes share")
-        arrivals.look_afresh()
-        if attempt.trial.id in arrivals.statuses and not lost:
-            self._end(attempt)
-            del self.running[attempt.trial.id]
-        elif USAGE in codes:
-            self._give_up(attempt, f"`harness run` ended with 2, see {self._log(attempt)}")
-        else:
-            self._again(attempt, "; ".join(lost) or f"its runner ended with {codes}, see {self._log(attempt)}")
+@contextlib.contextmanager
+def _placed(bundle: dict[str, float], nodes: int) -> Iterator[tuple[PlacementGroup, list[ObjectRef[Any]]]]:
+    """Ask for nodes; yield their group and a list for the tasks there, which end before the nodes are given back."""
+    import ray
+    from ray.util import placement_group, remove_placement_group
 
-    def _again(self, attempt: Attempt, why: str) -> None:
-        label = attempt.trial.label
-        if attempt.number == TRIES:
-            self._give_up(attempt, f"lost {TRIES} times; {why}")
-            return
-        self._report(f"try {attempt.number + 1} of {TRIES}: {label}: {why}")
-        self._end(attempt)
-        self._sizes = node_sizes()
-        del self.running[attempt.trial.id]
-        self.start(attempt.trial, attempt.number + 1)
-
-    def _give_up(self, attempt: Attempt, why: str) -> None:
-        self.given_up[attempt.trial.id] = why
-        self._end(attempt)
-        del self.running[attempt.trial.id]
-
-    def _log(self, attempt: Attempt) -> Path:
-        return self._submission.place / f"{attempt.trial.id}.{attempt.number}.0.log"
-
-    def _end(self, attempt: Attempt) -> None:
-        """End the runners of an attempt, and give its nodes back."""
-        import ray
-        from ray.util import remove_placement_group
-
-        for task in attempt.tasks:
+    group = placement_group([bundle] * nodes, "STRICT_PACK" if nodes == 1 else "STRICT_SPREAD")
+    tasks: list[ObjectRef[Any]] = []
+    try:
+        yield group, tasks
+    finally:
+        for task in tasks:
             ray.cancel(task)
-        if attempt.tasks:
-            ray.wait(attempt.tasks, num_returns=len(attempt.tasks), timeout=10)
-        remove_placement_group(attempt.group)
+        if tasks:
+            ray.wait(tasks, num_returns=len(tasks), timeout=10)
+        remove_placement_group(group)
 
 
 def _remote(function: Any, group: PlacementGroup, node: int, gpus: float) -> Any:
@@ -223,10 +172,12 @@ def _remote(function: Any, group: PlacementGroup, node: int, gpus: float) -> Any
     return ray.remote(function).options(num_cpus=1, num_gpus=gpus, max_retries=0, scheduling_strategy=strategy)
 
 
-def _done(references: Sequence[ObjectRef[Any]]) -> bool:
+def _until(references: Sequence[ObjectRef[Any]]) -> Iterator[None]:
+    """Yield until all are done."""
     import ray
 
-    return len(ray.wait(list(references), num_returns=len(references), timeout=0)[0]) == len(references)
+    while ray.wait(list(references), num_returns=len(references), timeout=0)[1]:
+        yield
 
 
 def _result(reference: ObjectRef[Any]) -> Any:
@@ -257,67 +208,41 @@ def connected() -> Iterator[None]:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        what = f"no Ray cluster answers: {str(error).splitlines()[0]}"
-        raise UserError(
-            what, key=f"RAY_ADDRESS {address}", fix="`ray start` on each node, see docs/cluster.md"
-        ) from error
+        what, fix = f"no Ray cluster answers: {str(error).splitlines()[0]}", "`ray start` on each node"
+        raise UserError(what, key=f"RAY_ADDRESS {address}", fix=f"{fix}, see docs/cluster.md") from error
     try:
         yield
     finally:
         ray.shutdown()
 
 
-def node_sizes() -> list[tuple[float, float]]:
-    """Return the cores and GPUs of each node of the cluster that is alive."""
-    return [(has.get("CPU", 0), has.get("GPU", 0)) for has in _resources()]
-
-
 def _resources() -> list[dict[str, float]]:
-    """Return what each node of the cluster that is alive has."""
+    """Return the resources of each node of the cluster that is alive."""
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-@dataclass(frozen=True)
-class NodeJob:
-    """What a task runs on its node: `command`, its output to `log`, with `variables` of the submitter's.
+def run_on_node(
+    command: Sequence[str], cpus: int, log: Path, shared: Path, token: str, variables: Mapping[str, str]
+) -> tuple[str, int | None]:
+    """Run in a Ray task: start the runner and wait for it; when the task is cancelled it ends the runner.
 
-    `cpus` of the node's cores are the trial's; the runner chooses which, next to the runners that are there.
-    The runner of a node that does not read `token` in the file `shared` is not started.
+    `cpus` of the node's cores are the trial's; the runner chooses which, next to the runners that are there. Returns
+    the node's name and the runner's exit code, None without a runner: the node does not see the results directory.
     """
-
-    command: tuple[str, ...]
-    cpus: int
-    log: Path
-    shared: Path
-    token: str
-    variables: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class NodeEnd:
-    """Says how a runner ended; `code` None: the node does not see the results directory."""
-
-    host: str
-    code: int | None
-
-
-def run_on_node(job: NodeJob) -> NodeEnd:
-    """Run in a Ray task: start the runner and wait for it; when the task is cancelled it ends the runner."""
     from ray import get_runtime_context
 
     host, node = socket.gethostname(), get_runtime_context().get_node_id()
     try:
-        shared = job.shared.read_text() == job.token
+        if shared.read_text() != token:
+            return host, None
     except OSError:
-        shared = False
-    if not shared:
-        return NodeEnd(host, None)
-    with job.log.open("ab") as log:
-        env = {**os.environ, **job.variables, "HARNESS_JOB": f"ray node {node[:8]}"}
-        share = ("--share", str(max(1, cores() // job.cpus)))
-        child = start_runner([*job.command, *share], stdout=log, stderr=log, env=env)
+        return host, None
+    with log.open("ab") as out:
+        env = {**os.environ, **variables, "HARNESS_JOB": f"ray node {node[:8]}"}
+        share = ("--share", str(max(1, cores() // cpus)))
+        child = start_runner([*command, *share], stdout=out, stderr=out, env=env)
     try:
         while (code := child.poll()) is None:
             time.sleep(0.1)
@@ -326,7 +251,7 @@ def run_on_node(job: NodeJob) -> NodeEnd:
         raise
     finally:
         child.poll()
-    return NodeEnd(host, code)
+    return host, code
 
 
 def endpoint() -> str:

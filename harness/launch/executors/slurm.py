@@ -12,8 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +23,9 @@ from harness.launch.runner_process import FAILED, INTERRUPTED, OK, USAGE, start_
 from harness.runtime.channel import write_secret
 
 if TYPE_CHECKING:
-    from submitit import SlurmExecutor
     from submitit.core.utils import DelayedSubmission
 
+    from harness.launch.rendezvous import Cluster
     from harness.launch.runner import TrialProgress
     from harness.suite.schema import TrialConfig
 
@@ -84,20 +83,11 @@ def _slurm(*command: str) -> str:
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     except FileNotFoundError:
-        raise UserError(
-            f"there is no {command[0]} here", key="--executor slurm", fix="run it on a login node"
-        ) from None
+        what = f"there is no {command[0]} here"
+        raise UserError(what, key="--executor slurm", fix="run it on a login node") from None
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         said = " ".join(str(error.stderr or error).split())
         raise UserError(said, key=command[0], fix="does Slurm answer? see `sinfo`") from error
-
-
-@dataclass(frozen=True)
-class Element:
-    """One job of an array: its id as Slurm writes it, and its log."""
-
-    id: str
-    log: Path
 
 
 class Slurm(Executor):
@@ -148,33 +138,80 @@ class Slurm(Executor):
         from harness.launch.runner import exit_code
 
         arrivals = Arrivals(submission, progress)
-        elements: list[Element] = []
+        logs: dict[str, Path] = {}  # of each job, by its id as Slurm writes it
         try:
             for need, trials in by_need(arrivals.missing, submission.nodes).items():
                 command = submission.command(trials, "--request", arrivals.request, "--no-wait", "--jobs", "1")
                 count = min(submission.jobs or MOST_JOBS, len(trials))
-                array = submit(submission, self, need, count, command)
-                elements += array
-                jobs = f"{len(array)} job{'s' * (len(array) > 1)}"
-                report(f"slurm: {jobs} {array[0].id.partition('_')[0]} for {len(trials)} trials: {need}")
+                array = self._submit(submission, need, count, command)
+                logs |= array
+                jobs = f"{len(array)} job{'s' * (len(array) > 1)} {min(array).partition('_')[0]}"
+                report(f"slurm: {jobs} for {len(trials)} trials: {need}")
         except BaseException:
-            cancel(elements)
+            cancel(logs)
             raise
         if submission.detach:
             return OK
+        states = dict.fromkeys(logs, "PENDING")
         try:
-            states = watch(arrivals, elements, report)
+            watch(arrivals, states, report)
         except KeyboardInterrupt:
-            cancel(elements)
-            arrays = dict.fromkeys(element.id.partition("_")[0] for element in elements)
-            report(f"cancelled the jobs {' '.join(arrays)}")
+            cancel(logs)
+            report(f"cancelled the jobs {' '.join(dict.fromkeys(id_.partition('_')[0] for id_ in logs))}")
             return INTERRUPTED
-        if arrivals.missing:
-            for line in lost(arrivals.missing, elements, states):
-                report(line)
-            return FAILED
-        cancel([element for element in elements if states.get(element.id) not in ENDED])
-        return exit_code(arrivals.statuses)
+        if not arrivals.missing:
+            cancel([id_ for id_, state in states.items() if state not in ENDED])
+            return exit_code(arrivals.statuses)
+        report(f"{len(arrivals.missing)} trials have no record; the same command goes on with them:")
+        for trial in arrivals.missing:
+            report(f"    {trial.id}  {trial.label}")
+        for id_, log in logs.items():
+            where = log if log.exists() else f"no log at {log}: is that directory shared by the nodes?"
+            report(f"    job {id_} {states[id_].lower()}: {where}")
+        return FAILED
+
+    def _submit(self, submission: Submission, need: Need, count: int, command: tuple[str, ...]) -> dict[str, Path]:
+        """Submit an array of `count` jobs, each of which runs `command`, and return the log of each by its id.
+
+        UserError gives Slurm's reason if it takes none.
+        """
+        from submitit import SlurmExecutor
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        python = f"{shlex.quote(sys.executable)} -P"  # a user's queue.py is not Python's
+        executor = SlurmExecutor(submission.place, max_num_timeout=self.requeues, python=python)
+        sbatch: dict[str, Any] = {"requeue": True, "job_name": f"harness-{submission.suite.name}"}
+        if need.alone:
+            sbatch |= {"exclusive": True, "mem": "0"}  # all memory of the node
+        if need.cpus is not None:
+            sbatch["cpus_per_task"] = need.cpus
+        if need.gpus and not self.sbatch.keys() & {"gres", "gpus", "gpus_per_task"}:
+            sbatch["gpus_per_node"] = need.gpus
+        sbatch |= self.sbatch
+        # A node that ends does not take the others with it; srun does not take over sbatch's --cpus-per-task.
+        srun = ["--kill-on-bad-exit=0"]
+        srun += [f"--cpus-per-task={sbatch['cpus_per_task']}"] if "cpus_per_task" in sbatch else []
+        executor.update_parameters(
+            time=self.time_min or -(-int(submission.suite.timeouts.trial_s) // 60) + MARGIN_MIN,
+            nodes=need.nodes,
+            ntasks_per_node=1,
+            array_parallelism=count,
+            signal_delay_s=SIGNAL_S,
+            stderr_to_stdout=True,
+            srun_args=srun,
+            additional_parameters=sbatch,
+        )
+        secret = None
+        if need.nodes > 1:
+            submission.place.mkdir(parents=True, exist_ok=True)
+            write_secret(secret := submission.place / f"secret-{secrets.token_hex(8)}")
+        try:
+            with _outside_a_job(), contextlib.redirect_stderr(io.StringIO()), executor.batch():
+                jobs = [executor.submit(RunnerJob(command, secret)) for _ in range(count)]
+        except (FailedJobError, FailedSubmissionError, OSError) as error:
+            what = re.sub(r"sbatch: (error: )?", "", " ".join(str(error).split()))
+            raise UserError(what, key="sbatch", fix="see --slurm") from error
+        return {str(job.job_id): job.paths.stdout for job in jobs}
 
 
 def by_need(trials: Sequence[TrialConfig], nodes: int) -> dict[Need, list[TrialConfig]]:
@@ -183,54 +220,6 @@ def by_need(trials: Sequence[TrialConfig], nodes: int) -> dict[Need, list[TrialC
     for trial in trials:
         groups.setdefault(Need.of(trial, nodes), []).append(trial)
     return groups
-
-
-def submit(submission: Submission, asked: Slurm, need: Need, count: int, command: tuple[str, ...]) -> list[Element]:
-    """Submit an array of `count` jobs, each of which runs `command`; UserError says why Slurm takes none."""
-    from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-    executor = _executor(submission, asked, need, count)
-    secret = None
-    if need.nodes > 1:
-        submission.place.mkdir(parents=True, exist_ok=True)
-        write_secret(secret := submission.place / f"secret-{secrets.token_hex(8)}")
-    said = io.StringIO()
-    try:
-        with _outside_a_job(), contextlib.redirect_stderr(said), executor.batch():
-            jobs = [executor.submit(RunnerJob(command, secret)) for _ in range(count)]
-    except (FailedJobError, FailedSubmissionError, OSError) as error:
-        what = re.sub(r"sbatch: (error: )?", "", " ".join(str(error).split()))
-        raise UserError(what, key="sbatch", fix="see --slurm") from error
-    return [Element(str(job.job_id), job.paths.stdout) for job in jobs]
-
-
-def _executor(submission: Submission, asked: Slurm, need: Need, count: int) -> SlurmExecutor:
-    from submitit import SlurmExecutor
-
-    python = f"{shlex.quote(sys.executable)} -P"  # a user's queue.py is not Python's
-    executor = SlurmExecutor(submission.place, max_num_timeout=asked.requeues, python=python)
-    sbatch: dict[str, Any] = {"requeue": True, "job_name": f"harness-{submission.suite.name}"}
-    if need.alone:
-        sbatch |= {"exclusive": True, "mem": "0"}  # all memory of the node
-    if need.cpus is not None:
-        sbatch["cpus_per_task"] = need.cpus
-    if need.gpus and not asked.sbatch.keys() & {"gres", "gpus", "gpus_per_task"}:
-        sbatch["gpus_per_node"] = need.gpus
-    sbatch |= asked.sbatch
-    # A node that ends does not take the others with it; srun does not take over sbatch's --cpus-per-task.
-    srun = ["--kill-on-bad-exit=0"]
-    srun += [f"--cpus-per-task={sbatch['cpus_per_task']}"] if "cpus_per_task" in sbatch else []
-    executor.update_parameters(
-        time=asked.time_min or -(-int(submission.suite.timeouts.trial_s) // 60) + MARGIN_MIN,
-        nodes=need.nodes,
-        ntasks_per_node=1,
-        array_parallelism=count,
-        signal_delay_s=SIGNAL_S,
-        stderr_to_stdout=True,
-        srun_args=srun,
-        additional_parameters=sbatch,
-    )
-    return executor
 
 
 @contextlib.contextmanager
@@ -245,65 +234,41 @@ def _outside_a_job() -> Iterator[None]:
         os.environ.update(kept)
 
 
-def watch(arrivals: Arrivals, elements: Sequence[Element], report: Callable[[str], None]) -> dict[str, str]:
-    """Report records and jobs until there is nothing to wait for; return the states of the jobs, as seen last."""
-    states = dict.fromkeys((element.id for element in elements), "PENDING")
-    ended, due = 0, 0.0
-    while True:
-        if ended > 1:  # twice: a job that is put back in the queue ends for a moment
-            arrivals.look_afresh()
-            return states
-        arrivals.look()
-        if not arrivals.missing:
-            return states
-        if time.monotonic() >= due:
-            reasons = look_at_jobs(states)
-            report(summary(states, reasons))
-            ended = ended + 1 if ENDED.issuperset(states.values()) else 0
-            due = time.monotonic() + STATES_S
-        time.sleep(LOOK_S)
-
-
-def look_at_jobs(states: dict[str, str]) -> Counter[str]:
-    """Renew `states`, and return why jobs wait.
+def watch(arrivals: Arrivals, states: dict[str, str], report: Callable[[str], None]) -> None:
+    """Report records and jobs until there is nothing to wait for; renew `states` of the jobs.
 
     Needs no accounting: a job that the controller has forgotten keeps the end that was seen, or is "GONE".
     """
     command = ("squeue", "--array", "--noheader", f"--user={os.getuid()}", "--states=all", "--format=%i|%T|%r")
-    try:
-        lines = [line.strip().split("|", 2) for line in _slurm(*command).splitlines()]
-    except UserError:
-        return Counter({"Slurm does not answer": len(states)})  # a controller that restarts is none of the jobs' end
-    now = {id_: (state, reason) for id_, state, reason in lines if id_ in states}
-    for id_, state in states.items():
-        states[id_] = now[id_][0] if id_ in now else state if state in ENDED else "GONE"
-    return Counter(reason for state, reason in now.values() if state == "PENDING")
+    ended, due, last = 0, 0.0, ""
+    while ended < 2:  # twice: a job that is put back in the queue ends for a moment
+        arrivals.look()
+        if not arrivals.missing:
+            return
+        if time.monotonic() >= due:
+            try:
+                lines = [line.strip().split("|", 2) for line in _slurm(*command).splitlines()]
+                now = {id_: (state, reason) for id_, state, reason in lines if id_ in states}
+                for id_, state in states.items():
+                    states[id_] = now[id_][0] if id_ in now else state if state in ENDED else "GONE"
+                reasons = sorted({reason for state, reason in now.values() if state == "PENDING"})
+            except UserError:
+                reasons = ["Slurm does not answer"]  # a controller that restarts is none of the jobs' end
+            counts = ", ".join(f"{count} {state.lower()}" for state, count in sorted(Counter(states.values()).items()))
+            line = f"jobs: {counts}" + (f" ({', '.join(reasons)})" if reasons else "")
+            if line != last:
+                report(last := line)
+            ended = ended + 1 if ENDED.issuperset(states.values()) else 0
+            due = time.monotonic() + STATES_S
+        time.sleep(LOOK_S)
+    arrivals.look_afresh()
 
 
-def summary(states: Mapping[str, str], reasons: Counter[str]) -> str:
-    """Return a line on the jobs: how many are in each state, and why some wait."""
-    counts = ", ".join(f"{count} {state.lower()}" for state, count in sorted(Counter(states.values()).items()))
-    why = f" ({', '.join(sorted(reasons))})" if reasons else ""
-    return f"jobs: {counts}{why}"
-
-
-def cancel(elements: Sequence[Element]) -> None:
+def cancel(jobs: Iterable[str]) -> None:
     """Cancel jobs; those that have ended are no mistake."""
-    if elements:
+    if ids := list(jobs):
         with contextlib.suppress(UserError):
-            _slurm("scancel", "--quiet", *(element.id for element in elements))
-
-
-def lost(missing: Sequence[TrialConfig], elements: Sequence[Element], states: Mapping[str, str]) -> Iterator[str]:
-    """Yield lines that name the trials without a record and the jobs, how they ended, and their logs."""
-    yield f"{len(missing)} trials have no record; the same command goes on with them:"
-    for trial in missing:
-        yield f"    {trial.id}  {trial.label}"
-    for element in elements:
-        log = str(element.log)
-        if not element.log.exists():
-            log = f"no log at {log}: is that directory shared by the nodes?"
-        yield f"    job {element.id} {states[element.id].lower()}: {log}"
+            _slurm("scancel", "--quiet", *ids)
 
 
 class RunnerJob:
@@ -342,21 +307,13 @@ class RunnerJob:
         return DelayedSubmission(RunnerJob(self.command, self.secret))
 
 
-@dataclass(frozen=True)
-class SlurmStep:
-    """`srun` started the step with one task a node. `index` is this node's, `coordinator` is the name of node 0."""
-
-    nodes: int
-    index: int
-    coordinator: str
-    port: int
-
-
-def this_step(variables: Mapping[str, str]) -> SlurmStep | None:
-    """Return the step that `srun` started this process in, or None outside a step (also in a batch script).
+def this_step(variables: Mapping[str, str]) -> Cluster | None:
+    """Return the nodes of the step that `srun` started this process in; None outside one (also in a batch script).
 
     Raises UserError for a step of several nodes with more than one task on a node.
     """
+    from harness.launch.rendezvous import Cluster
+
     if "SLURM_STEP_ID" not in variables or "SLURM_NODEID" not in variables:
         return None
     nodes = variables.get("SLURM_STEP_NUM_NODES") or variables.get("SLURM_NNODES", "1")
@@ -371,7 +328,7 @@ def this_step(variables: Mapping[str, str]) -> SlurmStep | None:
                 fix="srun --ntasks-per-node=1: harness starts the ranks of a node itself",
             )
     port = port_of(int(variables.get("SLURM_JOB_ID", "0")), int(variables["SLURM_STEP_ID"]))
-    return SlurmStep(int(nodes), int(variables["SLURM_NODEID"]), first_host(names), port)
+    return Cluster(int(nodes), first_host(names), port, coordinator=int(variables["SLURM_NODEID"]) == 0)
 
 
 def port_of(job: int, step: int) -> int:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,6 @@ from harness.launch.slots import RunOptions
 from harness.results.leases import LEASES
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
-from harness.suite.schema import TrialConfig
 from harness.suite.suite_file import load_suite
 
 pytestmark = [
@@ -99,11 +99,11 @@ def test_runners_end_with_the_command(make_suite: MakeSuite, number: signal.Sign
     assert not any(record["status"] != "ok" for record in suite.records().values())
 
 
-def submission(suite: Suite, jobs: int | None = None) -> tuple[Submission, list[TrialConfig]]:
+def submission(suite: Suite, jobs: int | None = None) -> Submission:
     loaded = load_suite(suite.file)
     trials = expand(loaded, data_dir=suite.file.parent / "data")
     store, options = ResultStore(suite.home.parent, "tiny"), RunOptions(data_dir=suite.file.parent / "data")
-    return Submission(loaded, trials, store, options, (), jobs), trials
+    return Submission(loaded, trials, store, options, (), jobs)
 
 
 @pytest.mark.parametrize(
@@ -113,18 +113,18 @@ def submission(suite: Suite, jobs: int | None = None) -> tuple[Submission, list[
 def test_auto_is_what_the_machine_has_room_for(
     make_suite: MakeSuite, monkeypatch: pytest.MonkeyPatch, cores: int, memory: int, parts: int, jobs: int
 ) -> None:
-    wanted, trials = submission(make_suite(os.environ))
-    chosen = [trial for trial in trials if trial.partition.parts == parts] * 2
+    wanted = submission(make_suite(os.environ))
+    chosen = [trial for trial in wanted.trials if trial.partition.parts == parts] * 2
     monkeypatch.setattr(local, "cores", lambda: cores)
     monkeypatch.setattr(local, "capacity", lambda: Capacity(memory))
-    assert jobs_here(wanted, chosen, together=False) == jobs
+    assert jobs_here(replace(wanted, trials=chosen)) == jobs
 
 
 def test_trials_that_are_timed_have_the_machine_unless_asked(make_suite: MakeSuite) -> None:
-    wanted, trials = submission(make_suite(os.environ), jobs=3)
-    trials = [trial.model_copy(update={"timing": "plain"}) for trial in trials]
-    assert jobs_here(wanted, trials, together=False) == 1
-    assert jobs_here(wanted, trials, together=True) == 3
+    wanted = submission(make_suite(os.environ), jobs=3)
+    wanted = replace(wanted, trials=[trial.model_copy(update={"timing": "plain"}) for trial in wanted.trials])
+    assert jobs_here(wanted) == 1
+    assert jobs_here(replace(wanted, options=replace(wanted.options, together=True))) == 3
 
 
 def test_shards_are_all_trials_once(make_suite: MakeSuite) -> None:
