@@ -28,7 +28,7 @@ class AnswerView(ReportView):
     place = 5
 
     def table(self) -> Table | None:
-        section, target = self.section, self.target
+        section, target = self.section, self.section.target
         if target is None or not self.times:
             return None
         columns: dict[str, Cells] = {
@@ -83,7 +83,7 @@ class AnswerView(ReportView):
         return {key: own.of_one_budget.median for key, own in self._amounts(name).items()}
 
     def figure(self) -> Figure | None:
-        section, target = self.section, self.target
+        section, target = self.section, self.section.target
         if target is None or not any(own.reached for own in self.times.values()):
             return None
         longest = max(max(own.reached.values()) for own in self.times.values() if own.reached)
@@ -100,20 +100,15 @@ class AnswerView(ReportView):
         return make_figure(section, "answer", self.title, caption, [chart], 3.6, share=("none", "all"))
 
     @property
-    def target(self) -> float | None:
-        """The target of the section's trials, None if there is none."""
-        return self.section.target
-
-    @property
     def goal(self) -> str:
         """The comparison, as a heading."""
-        assert self.target is not None
-        return f"Fastest to {100 * self.target:.1f} % validation {self.section.metric}"
+        assert self.section.target is not None
+        return f"Fastest to {100 * self.section.target:.1f} % validation {self.section.metric}"
 
     @cached_property
     def _reached(self) -> dict[Key, dict[str, Times]]:
         """The amounts up to the target of each variant and number of parts: seconds, bytes, J, by column."""
-        section, target = self.section, self.target
+        section, target = self.section, self.section.target
         if target is None:
             return {}
         joules = _joules(section.frame)

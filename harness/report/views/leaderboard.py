@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 
 from harness.report.figure import Figure, make_figure
 from harness.report.table import Cell, Group, Row, Table, heading, mark_best, missing, scale_of
@@ -35,9 +34,13 @@ class LeaderboardView(ReportView):
         section, parts = self.section, self.section.compared_parts
         if parts is None:
             return None
+        answer, columns = AnswerView(section), dict[str, Mapping[Variant, Cell]]()
+        if section.target is not None and any(count == parts for _, count in answer.times):
+            columns[f"To {100 * section.target:.1f} % ({answer.unit[1]})"] = answer.written(parts)
+            columns["Behind"] = answer.distances(parts)
         known = [[name for name in names if values_of(section, name)] for names in COLUMNS]
-        columns = self._to_target(parts) | dict(self._column(names[0], parts) for names in known if names)
-        medians, scores = self._answer.medians, values_of(section, "best_val")
+        columns |= dict(self._column(names[0], parts) for names in known if names)
+        medians, scores = answer.medians, values_of(section, "best_val")
 
         def order(variant: Variant) -> tuple[float, float]:
             median, score = medians.get((variant, parts)), scores.get((variant, parts))
@@ -56,7 +59,7 @@ class LeaderboardView(ReportView):
     def figure(self) -> Figure | None:
         section, parts = self.section, self.section.compared_parts
         score = values_of(section, "test_at_best_val")
-        timed = {cost: own for cost, own in costs(section).items() if cost.metric.name == "epoch_time_s"}
+        timed = {cost: own for cost, own in costs(section).items() if cost.name == "epoch_time_s"}
         if parts is None or not timed:
             return None
         ((cost, amounts),) = timed.items()
@@ -67,18 +70,6 @@ class LeaderboardView(ReportView):
         chart = cost_chart(section, parts, cost, amounts, score, best)
         caption = prose("leaderboard.figure")
         return make_figure(section, "leaderboard", "Test score and training time", caption, [chart], 3.4, keys=FRONT)
-
-    @cached_property
-    def _answer(self) -> AnswerView:
-        return AnswerView(self.section)
-
-    def _to_target(self, parts: int) -> dict[str, Mapping[Variant, Cell]]:
-        """Return the columns of the time to the target; none without one."""
-        answer = self._answer
-        if answer.target is None or not any(count == parts for _, count in answer.times):
-            return {}
-        goal = f"To {100 * answer.target:.1f} %"
-        return {f"{goal} ({answer.unit[1]})": answer.written(parts), "Behind": answer.distances(parts)}
 
     def _column(self, name: str, parts: int) -> tuple[str, dict[Variant, Cell]]:
         """Return the heading and the cells of a metric."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pandas as pd
 
@@ -16,15 +16,6 @@ from harness.report.variants import Variant
 from harness.report.views import ReportView, prose
 from harness.results.stats import Stat, common_places, percent
 
-
-@dataclass(frozen=True)
-class Cost:
-    """One kind of cost: a metric of a section's trials, and its name for the whole training."""
-
-    metric: Metric
-    name: str
-
-
 COSTS = {  # by metric: what is of the whole training has another name than an epoch's
     "epoch_time_s": "Training time", "counted_bytes": "Bytes sent", "peak_memory_bytes": "",
     "energy_gpu_j": "", "energy_cpu_j": "",
@@ -34,7 +25,7 @@ NOTHING = "none"
 FRONT = {"front": guide_style((0, (4, 2)))}  # line of the legend
 
 
-def costs(section: Section) -> dict[Cost, Values]:
+def costs(section: Section) -> dict[Metric, Values]:
     """Return the kinds of cost that a section's trials have above 0: of the whole training, over seeds."""
     frame = section.frame
     found = {}
@@ -44,7 +35,7 @@ def costs(section: Section) -> dict[Cost, Values]:
             own = pd.to_numeric(frame[column]) * (1 if column in PEAKS else frame["epochs"])
             values = values_of(replace(section, frame=frame.assign(**{column: own})), column)
             if any(stat.mean for stat in values.values()):
-                found[Cost(metric, name or metric.title)] = values
+                found[replace(metric, heading=name or metric.heading)] = values
     return found
 
 
@@ -78,13 +69,13 @@ class ParetoView(ReportView):
         on_front = fronts(section, found, score)
         columns = {f"Test {section.metric} (%)": {key: Cell(percent(stat)) for key, stat in score.items()}}
         for cost, values in found.items():
-            size, unit = scale_of(cost.metric, values)
+            size, unit = scale_of(cost, values)
             places = min(3, common_places(stat.mean / size for stat in values.values() if stat.mean))
             own = {key: Cell(f"{stat.mean / size:,.{places}f}") for key, stat in values.items()}
-            columns[f"{cost.name} ({unit})"] = own
+            columns[f"{cost.title} ({unit})"] = own
         columns["On the front of"] = {
             (v, parts): Cell(
-                ", ".join(cost.name.lower() for cost in found if v in on_front.get((cost, parts), ())) or NOTHING,
+                ", ".join(cost.title.lower() for cost in found if v in on_front.get((cost, parts), ())) or NOTHING,
                 number=False,
             )
             for v, parts in score
@@ -116,7 +107,7 @@ class ParetoView(ReportView):
         )
 
 
-def fronts(section: Section, found: dict[Cost, Values], score: Values) -> dict[tuple[Cost, int], list[Variant]]:
+def fronts(section: Section, found: dict[Metric, Values], score: Values) -> dict[tuple[Metric, int], list[Variant]]:
     """Return the front of each cost and number of parts; none where no method has that cost."""
     return {
         (cost, parts): front(
@@ -130,11 +121,11 @@ def fronts(section: Section, found: dict[Cost, Values], score: Values) -> dict[t
 
 
 def cost_chart(
-    section: Section, parts: int, cost: Cost, amounts: Values, score: Values, best: Sequence[Variant]
+    section: Section, parts: int, cost: Metric, amounts: Values, score: Values, best: Sequence[Variant]
 ) -> Chart:
     """Return a chart of the score of methods against a cost; `best`: those on the front."""
-    size, unit = scale_of(cost.metric, amounts)
-    label, there = f"{cost.name} ({unit})", [v for v, own in score if own == parts and (v, parts) in amounts]
+    size, unit = scale_of(cost, amounts)
+    label, there = f"{cost.title} ({unit})", [v for v, own in score if own == parts and (v, parts) in amounts]
     x = cost_axis(label, [amounts[v, parts].mean / size for v in there])
     data = tidy(
         (v, parts, {label: amounts[v, parts].mean / size, **score_columns(score[v, parts]), "front": v in best})
