@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,6 @@ from harness.report.figure import DOTTED, Axis, Chart, Figure, Guide, Layer, amo
 from harness.report.sections import Section
 from harness.report.table import Cell, Group, Key, Table, bold_best, by_parts
 from harness.report.values import values_of
-from harness.report.variants import Variant
 from harness.report.views import ReportView, prose
 from harness.results.stats import Stat, common_places, over_seeds, scaled, time_to_score, time_unit
 
@@ -98,7 +97,20 @@ class TargetsView(ReportView):
         times = [each.time_s.mean for own in all_reached.values() for each in own if each.time_s]
         size, unit = time_unit(max(times, default=None))
         places = min(3, common_places(time / size for time in times))
-        shown = _cells(all_reached, lambda stat: scaled(stat, size, places))
+        shown: dict[Key, list[Cell]] = {key: [] for key in found}
+        for parts in section.parts:
+            keys = [key for key in found if key[1] == parts]
+            for column in zip(*(all_reached[key] for key in keys), strict=True):
+                cells = [
+                    Cell(scaled(each.time_s, size, places), "" if each.always else f"{each.hits} of {each.seeds}")
+                    if each.time_s
+                    else Cell(NEVER, number=False)
+                    for each in column
+                ]
+                own = [each.time_s.mean if each.always and each.time_s else None for each in column]
+                for key, each, cell in zip(keys, column, bold_best(cells, own, highest=False), strict=True):
+                    whole = Cell(scaled(each.prepared_s, size, places)) if each.prepared_s else Cell()
+                    shown[key] += [cell, whole, Cell(f"{each.epochs.mean:,.0f}") if each.epochs else Cell()]
         headings = f"Time ({unit})", "With set-up", "Epochs"
         return Table(
             "Time to accuracy",
@@ -126,22 +138,3 @@ class TargetsView(ReportView):
         chart = Chart((Layer(lines(scaled_lines, x, y)),), x, y, guides=(dotted,))
         caption = prose("targets.figure")
         return make_figure(section, "targets", "Time to accuracy", caption, [chart], 3.6, share=("none", "all"))
-
-
-def _cells(found: dict[Key, list[Reached]], write: Callable[[Stat], str]) -> dict[tuple[Variant, int], list[Cell]]:
-    """Return the cells of all rows: of each target the time, the fastest at a number of parts bold, and epochs."""
-    cells: dict[Key, list[Cell]] = {key: [] for key in found}
-    for parts in {parts for _, parts in found}:
-        keys = [key for key in found if key[1] == parts]
-        for column in zip(*(found[key] for key in keys), strict=True):
-            times = [each.time_s.mean if each.always and each.time_s else None for each in column]
-            texts = [
-                Cell(write(each.time_s), "" if each.always else f"{each.hits} of {each.seeds}")
-                if each.time_s
-                else Cell(NEVER, number=False)
-                for each in column
-            ]
-            for key, each, cell in zip(keys, column, bold_best(texts, times, highest=False), strict=True):
-                whole = Cell(write(each.prepared_s)) if each.prepared_s else Cell()
-                cells[key] += [cell, whole, Cell(f"{each.epochs.mean:,.0f}") if each.epochs else Cell()]
-    return cells

@@ -155,7 +155,8 @@ class PeersView(ReportView):
         shown = [(v, largest[v]) for v in section.variants if v in largest][:MOST]
         size, unit = byte_unit(max(float(found[key].max()) for key in shown))
         most = max(parts for _, parts in shown)
-        x, y = (_rank_axis(name, f"{way} rank", most) for name, way in (("target", "to"), ("source", "from")))
+        ticks = {float(rank): str(rank) for rank in range(0, most, math.ceil(most / TICKS))}
+        x, y = Axis("target", "to rank", ticks=ticks), Axis("source", "from rank", ticks=ticks)
         charts = []
         for variant, parts in shown:
             sent = found[variant, parts] / size
@@ -190,8 +191,3 @@ def _colours(shown: Sequence[Matrix], column: str, label: str) -> Axis:
     least, most = float(sent[sent > 0].min()), float(sent.max())
     log = most > LOG_FROM * least
     return Axis(column, label, log=log, low=least if log else 0.0, high=most)
-
-
-def _rank_axis(column: str, label: str, parts: int) -> Axis:
-    ticks = {float(rank): str(rank) for rank in range(0, parts, math.ceil(parts / TICKS))}
-    return Axis(column, label, ticks=ticks)
