@@ -16,8 +16,8 @@ from report.measured import EPOCHS, FULL, change, one_section, row, texts
 from harness.report.sections import Section
 from harness.report.table import Table
 from harness.report.views.convergence import ConvergenceView
+from harness.report.views.leaderboard import ParetoView, front
 from harness.report.views.options import OptionsView
-from harness.report.views.pareto import ParetoView, front
 from harness.report.views.partition import parts_table
 from harness.report.views.resources import MemoryView
 from harness.report.views.sampling import CacheView

@@ -12,7 +12,7 @@ from harness.report.table import Cell, Table, number_cells, variants_table
 from harness.report.values import Values, values_of
 from harness.report.views import ReportView, prose
 from harness.report.views.convergence import hit_curve
-from harness.report.views.pareto import score_columns
+from harness.report.views.leaderboard import score_columns
 from harness.results.stats import Stat, byte_unit, common_places, percent
 
 UNREPORTED = Cell("none")
