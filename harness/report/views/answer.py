@@ -15,7 +15,7 @@ from harness.report.table import Cell, Cells, Group, Key, Row, Table, bold_best,
 from harness.report.values import values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, WorkloadsView, prose
-from harness.report.views.targets import NEVER
+from harness.report.views.convergence import NEVER
 from harness.results.censored import R_MAX, Ahead, Profile, Times, compare, profiles
 from harness.results.stats import MISSING, Interval, byte_unit, common_places, significant, time_to_score, time_unit
 
