@@ -41,10 +41,14 @@ class BatchesView(ReportView):
             base, own = sent[compared_with(section, sent, *key), key[1]].mean, sent[key].mean
             saved[key] = Cell(f"{base / own:.2f}" if own else "all" if base else "1.00")
         gaps = dict.fromkeys(rows, Cell())
+        said = [f"{k}={show_value(o)}" for v in section.variants for k, o in v.plain.items() if o is not None]
+        plain = f" ({', '.join(dict.fromkeys(said))})" if said else ""
+        names = ", ".join(dict.fromkeys(v.method for v in section.variants if v.is_baseline("mini-batch")))
+        baseline = f"the baseline ({names})" if names else "the baseline"
         return variants_table(
             section,
             "Nodes of mini-batches",
-            prose("batches.table", plain_options=plain_options(section), baseline_name=baseline_name(section)),
+            prose("batches.table", plain_options=plain, baseline_name=baseline),
             {
                 "Input nodes": number_cells(inputs, places=0),
                 "Remote": number_cells(remote, places=0),
@@ -78,18 +82,6 @@ def compared_with(section: Section, sent: Values, variant: Variant, parts: int) 
     there = [other for other in section.variants if (other, parts) in sent]
     most = max(there, key=lambda other: sent[other, parts].mean)
     return next(filter(is_plain, there), None) or baseline_of(sent, variant, parts) or most
-
-
-def plain_options(section: Section) -> str:
-    """Return the options of plain variants as text, with brackets; "" if no method has any."""
-    said = [f"{k}={show_value(o)}" for v in section.variants for k, o in v.plain.items() if o is not None]
-    return f" ({', '.join(dict.fromkeys(said))})" if said else ""
-
-
-def baseline_name(section: Section) -> str:
-    """Name the baseline of mini-batches."""
-    names = dict.fromkeys(v.method for v in section.variants if v.is_baseline("mini-batch"))
-    return f"the baseline{f' ({chr(44).join(names)})' if names else ''}"
 
 
 ALIKE = "of several variants of that method the one most like it in its options"
