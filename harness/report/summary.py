@@ -51,7 +51,7 @@ def make_summaries(sections: Sequence[Section]) -> list[Summary]:
 
 def _wins(section: Section, parts: int) -> Iterator[Win]:
     answer = AnswerView(section)
-    if answer.target is not None and (found := answer.verdict(parts)):
+    if section.target is not None and (found := answer.verdict(parts)):
         yield Win(answer.goal, found[1], found[0])
     if times := _at(values_of(section, "epoch_time_s"), parts):
         yield _fastest(section, parts, times)

@@ -12,8 +12,7 @@ from harness.report import write_report
 from harness.report.page import make_report
 from harness.report.sections import make_sections
 from harness.report.sweeps import find_workloads
-from harness.report.views.answer import AnswerView
-from harness.report.views.profile import ProfileView
+from harness.report.views.answer import AnswerView, ProfileView
 from harness.results.frames import load_inputs
 
 REAL = (("digits", "real", ""), ("cora", "real", ""), ("citeseer", "real", ""))

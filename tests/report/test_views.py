@@ -15,13 +15,12 @@ from report.measured import EPOCHS, FULL, change, one_section, row, texts
 
 from harness.report.sections import Section
 from harness.report.table import Table
-from harness.report.views.convergence import ConvergenceView
+from harness.report.views.convergence import ConvergenceView, Reached, TargetsView, targets
+from harness.report.views.leaderboard import ParetoView, front
 from harness.report.views.options import OptionsView
-from harness.report.views.pareto import ParetoView, front
 from harness.report.views.partition import parts_table
 from harness.report.views.resources import MemoryView
 from harness.report.views.sampling import CacheView
-from harness.report.views.targets import Reached, TargetsView, targets
 from harness.report.views.time import EpochTimeView, ScalingView
 from harness.report.views.traffic import PeersView
 from harness.results.frames import load_epochs, load_results
@@ -141,10 +140,10 @@ def test_only_what_all_seeds_reach_is_soonest(section: Section, monkeypatch: pyt
         time, hits = next(chosen)
         return Reached(Stat(time, None, hits), Stat(5.0, None, hits), hits, 2)
 
-    monkeypatch.setattr("harness.report.views.targets.targets", lambda section: (0.5,))
-    monkeypatch.setattr("harness.report.views.targets.reached", made)
+    monkeypatch.setattr("harness.report.views.convergence.targets", lambda section: (0.5,))
+    monkeypatch.setattr("harness.report.views.convergence.reached", made)
     keys = [(variant, parts) for parts in (1, 3) for variant in section.variants]
-    monkeypatch.setattr("harness.report.views.targets.scored_trials", lambda section: {key: [] for key in keys})
+    monkeypatch.setattr("harness.report.views.convergence.scored_trials", lambda section: {key: [] for key in keys})
     table = TargetsView(section).table()
     assert table is not None
     assert [r.cells[0].best for r in table.rows if r.cells] == 2 * [False, False, True, False]

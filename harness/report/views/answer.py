@@ -1,7 +1,8 @@
-"""Which method reaches the suite's target fastest, and how sure that is."""
+"""Which method reaches the target fastest, and how sure that is: on one data set, and over all of them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -9,12 +10,13 @@ import numpy as np
 import pandas as pd
 
 from harness.report.figure import Axis, Chart, Figure, Layer, lines, make_figure
-from harness.report.table import Cell, Cells, Key, Table, bold_best, column, number_cells, variants_table
+from harness.report.sections import Section
+from harness.report.table import Cell, Cells, Group, Key, Row, Table, bold_best, column, number_cells, variants_table
 from harness.report.values import values_of
 from harness.report.variants import Variant
-from harness.report.views import ReportView, prose
-from harness.report.views.targets import NEVER
-from harness.results.censored import Ahead, Times, compare
+from harness.report.views import ReportView, WorkloadsView, prose
+from harness.report.views.convergence import NEVER
+from harness.results.censored import R_MAX, Ahead, Profile, Times, compare, profiles
 from harness.results.stats import MISSING, Interval, byte_unit, common_places, significant, time_to_score, time_unit
 
 AMOUNTS = ("time_s", "sent_bytes", "joules")  # columns of an epoch that add up until the target
@@ -28,7 +30,7 @@ class AnswerView(ReportView):
     place = 5
 
     def table(self) -> Table | None:
-        section, target = self.section, self.target
+        section, target = self.section, self.section.target
         if target is None or not self.times:
             return None
         columns: dict[str, Cells] = {
@@ -83,7 +85,7 @@ class AnswerView(ReportView):
         return {key: own.of_one_budget.median for key, own in self._amounts(name).items()}
 
     def figure(self) -> Figure | None:
-        section, target = self.section, self.target
+        section, target = self.section, self.section.target
         if target is None or not any(own.reached for own in self.times.values()):
             return None
         longest = max(max(own.reached.values()) for own in self.times.values() if own.reached)
@@ -100,20 +102,15 @@ class AnswerView(ReportView):
         return make_figure(section, "answer", self.title, caption, [chart], 3.6, share=("none", "all"))
 
     @property
-    def target(self) -> float | None:
-        """The target of the section's trials, None if there is none."""
-        return self.section.target
-
-    @property
     def goal(self) -> str:
         """The comparison, as a heading."""
-        assert self.target is not None
-        return f"Fastest to {100 * self.target:.1f} % validation {self.section.metric}"
+        assert self.section.target is not None
+        return f"Fastest to {100 * self.section.target:.1f} % validation {self.section.metric}"
 
     @cached_property
     def _reached(self) -> dict[Key, dict[str, Times]]:
         """The amounts up to the target of each variant and number of parts: seconds, bytes, J, by column."""
-        section, target = self.section, self.target
+        section, target = self.section, self.section.target
         if target is None:
             return {}
         joules = _joules(section.frame)
@@ -268,3 +265,92 @@ def _joules(frame: pd.DataFrame) -> dict[str, float]:
     kinds = [name for name in ("energy_cpu_j", "energy_gpu_j") if name in frame]
     sums = frame[kinds].apply(pd.to_numeric).sum(axis=1, min_count=1)
     return dict(zip(frame["trial"], sums, strict=True)) if kinds else {}
+
+
+class ProfileView(WorkloadsView):
+    """Which method reaches its target fastest over all data sets, and does that depend on one of them?"""
+
+    name = "profile"
+    title = "Over all data sets"
+    place = 1
+    first = True
+
+    @cached_property
+    def medians(self) -> dict[str, dict[str, float | None]]:
+        """The median time to the target of each method, by workload; None where it is not reached."""
+        found: dict[str, dict[str, float | None]] = {name: {} for name in self.series}
+        for section in self.workloads.sections:
+            for (variant, parts), middle in AnswerView(section).medians.items():
+                found[self.workloads.name_of(variant)][self._named(section, parts)] = middle.centre if middle else None
+        return found
+
+    def _named(self, section: Section, parts: int) -> str:
+        return f"{section.name}, P = {parts}" if len(self.section.parts) > 1 else section.name
+
+    @cached_property
+    def series(self) -> dict[str, Variant]:
+        """The methods by name."""
+        return self.workloads.series()
+
+    @cached_property
+    def profiles(self) -> dict[str, Profile]:
+        """The performance profile of each method."""
+        return profiles(self.medians)
+
+    def table(self) -> Table | None:
+        names = list(dict.fromkeys(name for own in self.medians.values() for name in own))
+        best = {
+            name: min((t for own in self.medians.values() if (t := own.get(name)) is not None), default=None)
+            for name in names
+        }
+        if not any(best.values()):
+            return None
+        order = sorted(self.profiles, key=lambda name: -self.profiles[name].score)
+        scores = [self.profiles[name].score for name in order]
+        cells = bold_best([Cell(f"{score:.2f}") for score in scores], list(scores), highest=True)
+
+        def ratio(method: str, name: str) -> Cell:
+            if name not in self.medians[method]:
+                return Cell(number=False)
+            own, first = self.medians[method][name], best[name]
+            if own is None or first is None:
+                return Cell(NEVER, number=False)
+            return Cell(f"{own / first:.2f}", value=own)
+
+        def without(method: str) -> Cell:
+            found = [score for score in self.profiles[method].without.values() if not math.isnan(score)]
+            return Cell(f"{min(found):.2f} to {max(found):.2f}" if found else "–")
+
+        of = {self._named(each, parts): (parts, each.name) for each in self.workloads.sections for parts in each.parts}
+        parts, datasets = zip(*(of[name] for name in names), strict=True)
+        rows = [
+            Row(name, (cell, without(name), *(ratio(name, each) for each in names)), self.series[name])
+            for name, cell in zip(order, cells, strict=True)
+        ]
+        return Table(
+            "Fastest to target over all data sets",
+            prose("profile.table", r_max=R_MAX),
+            "Method",
+            (
+                Group("", ("Score", "Without one")),
+                Group("Relative to the fastest's time", tuple(names), parts, datasets),
+            ),
+            tuple(rows),
+            profile_to=R_MAX,
+        )
+
+    def figure(self) -> Figure | None:
+        found: dict[tuple[Variant, None], dict[float, float]] = {}
+        for name, own in self.profiles.items():
+            if own.taus:
+                pairs = zip(own.taus, own.shares, strict=True)
+                at = {1.0: 0.0} | {tau: 100 * share for tau, share in pairs if tau <= R_MAX}
+                found[self.series[name], None] = at | {R_MAX: max(at.values())}
+        if not found:
+            return None
+        x = Axis("tau", "τ: time relative to the fastest's", low=0.97, high=R_MAX)
+        y = Axis("data_sets_percent", "Data sets with the target within τ (%)", zero=True, high=105)
+        caption = prose("profile.figure")
+        chart = Chart((Layer(lines(found, x, y), "steps"),), x, y, "")
+        series = [variant for variant, _ in found]
+        return make_figure(self.section, "profile", "Fastest to target", caption, [chart], 3.4, series=series)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from harness.report.figure import Axis, Chart, Figure, Guide, Layer, amount_axis, lines, make_figure
@@ -42,10 +41,14 @@ class BatchesView(ReportView):
             base, own = sent[compared_with(section, sent, *key), key[1]].mean, sent[key].mean
             saved[key] = Cell(f"{base / own:.2f}" if own else "all" if base else "1.00")
         gaps = dict.fromkeys(rows, Cell())
+        said = [f"{k}={show_value(o)}" for v in section.variants for k, o in v.plain.items() if o is not None]
+        plain = f" ({', '.join(dict.fromkeys(said))})" if said else ""
+        names = ", ".join(dict.fromkeys(v.method for v in section.variants if v.is_baseline("mini-batch")))
+        baseline = f"the baseline ({names})" if names else "the baseline"
         return variants_table(
             section,
             "Nodes of mini-batches",
-            prose("batches.table", plain_options=plain_options(section), baseline_name=baseline_name(section)),
+            prose("batches.table", plain_options=plain, baseline_name=baseline),
             {
                 "Input nodes": number_cells(inputs, places=0),
                 "Remote": number_cells(remote, places=0),
@@ -69,38 +72,17 @@ class BatchesView(ReportView):
 
 def compared_with(section: Section, sent: Values, variant: Variant, parts: int) -> Variant:
     """Return what a variant's saving is relative to."""
+
+    def is_plain(other: Variant) -> bool:
+        said = {name: value for name, value in other.plain.items() if value is not None}
+        mine, yours = ({k: o for k, o in v.options.items() if k not in v.plain} for v in (variant, other))
+        leaves_out = bool(said) and all(other.options.get(name) == value for name, value in said.items())
+        return leaves_out and other.method == variant.method and mine == yours
+
     there = [other for other in section.variants if (other, parts) in sent]
-    plain = [other for other in there if _is_plain(other) and _alike(other, variant)]
     most = max(there, key=lambda other: sent[other, parts].mean)
-    return plain[0] if plain else baseline_of(sent, variant, parts) or most
+    return next(filter(is_plain, there), None) or baseline_of(sent, variant, parts) or most
 
-
-def _is_plain(variant: Variant) -> bool:
-    """Whether a variant leaves out what is its method's own."""
-    said = {name: value for name, value in variant.plain.items() if value is not None}
-    return bool(said) and all(variant.options.get(name) == value for name, value in said.items())
-
-
-def _alike(one: Variant, other: Variant) -> bool:
-    """Whether two variants differ in nothing but in what is their method's own."""
-    mine, yours = ({k: o for k, o in v.options.items() if k not in one.plain} for v in (one, other))
-    return one.method == other.method and mine == yours
-
-
-def plain_options(section: Section) -> str:
-    """Return the options of plain variants as text, with brackets; "" if no method has any."""
-    said = [f"{k}={show_value(o)}" for v in section.variants for k, o in v.plain.items() if o is not None]
-    return f" ({', '.join(dict.fromkeys(said))})" if said else ""
-
-
-def baseline_name(section: Section) -> str:
-    """Name the baseline of mini-batches."""
-    names = dict.fromkeys(v.method for v in section.variants if v.is_baseline("mini-batch"))
-    return f"the baseline{f' ({chr(44).join(names)})' if names else ''}"
-
-
-Saving = Callable[[Variant, int], float | None]
-"""1 - own bytes / a baseline's, by variant and number of parts; None where nothing is to be compared."""
 
 ALIKE = "of several variants of that method the one most like it in its options"
 
@@ -109,55 +91,41 @@ def exchanges(section: Section) -> Values:
     """Return the bytes of exchanges, where there is a baseline to hold those of others against."""
     sent = values_of(section, "exchanged_bytes")
     batches = communicated(section).keys() & sent.keys()
-    baselines = (key for key in batches if key[0].is_baseline("mini-batch"))
-    compared = {parts for _, parts in baselines if len(_of(batches, parts)) > 1}
-    compared |= {parts for _, parts in sent if full_of(section, sent, parts) and len(_of(set(sent), parts)) > 1}
+    compared = {parts for variant, parts in batches if variant.is_baseline("mini-batch")}
+    # A baseline alone is held against nothing.
+    compared = {parts for parts in compared if sum(count == parts for _, count in batches) > 1}
+    full = {parts for _, parts in sent if full_of(section, sent, parts)}
+    compared |= {parts for parts in full if sum(count == parts for _, count in sent) > 1}
     return {key: stat for key, stat in sent.items() if key[1] in compared}
 
 
-def savings_of(section: Section, sent: Values) -> dict[str, Saving]:
-    """Return by the baseline's name what of its exchanged bytes others save: of all methods, and of mini-batches."""
-
-    def of_full(variant: Variant, parts: int) -> float | None:
-        base, own = full_of(section, sent, parts), sent.get((variant, parts))
-        return 1 - own.mean / base.mean if base and own else None
-
-    def of_batches(variant: Variant, parts: int) -> float | None:
-        base, own = baseline_of(sent, variant, parts), sent.get((variant, parts))
-        if variant.family != "mini-batch" or base is None or own is None or not sent[base, parts].mean:
-            return None
-        return 1 - own.mean / sent[base, parts].mean
-
-    batches = dict.fromkeys(v.method for v, _ in sent if v.is_baseline("mini-batch"))
-    several = len({variant for variant, _ in sent if variant.family == "mini-batch"}) > 1
-    found: dict[str, Saving] = {}
-    if section.baseline and any(full_of(section, sent, parts) for _, parts in sent):
-        found[section.baseline.method] = of_full
-    if batches and several:
-        found[", ".join(batches)] = of_batches
+def savings_of(section: Section, sent: Values) -> dict[str, dict[Key, float]]:
+    """Return 1 - own exchanged bytes / a baseline's by the baseline's name: of all methods, and of mini-batches."""
+    full = {key: base.mean for key in sent if (base := full_of(section, sent, key[1]))}
+    shares = {key: 1 - sent[key].mean / base for key, base in full.items()}
+    found = {section.baseline.method: shares} if section.baseline and shares else {}
+    names = dict.fromkeys(v.method for v, _ in sent if v.is_baseline("mini-batch"))
+    batches = [key for key in sent if key[0].family == "mini-batch"]
+    if names and len({variant for variant, _ in batches}) > 1:
+        nearest = {key: sent[near, key[1]].mean for key in batches if (near := baseline_of(sent, *key))}
+        found[", ".join(names)] = {key: 1 - sent[key].mean / base for key, base in nearest.items() if base}
     return found
 
 
 def baseline_of(sent: Values, variant: Variant, parts: int) -> Variant | None:
     """Return the variant of the baseline of mini-batches that is most like another in its options."""
-    found = [other for other in _of(sent, parts) if other.is_baseline("mini-batch")]
-    return max(found, key=lambda other: (_shared(variant, other), sent[other, parts].mean), default=None)
 
+    def each(value: Any) -> Any:
+        same = isinstance(value, list) and value and all(item == value[0] for item in value)
+        return value[0] if same else value  # a list that says the same of every layer is that
 
-def _of(keys: Values | set[tuple[Variant, int]], parts: int) -> list[Variant]:
-    return [variant for variant, count in keys if count == parts]
+    def rank(other: Variant) -> tuple[int, float]:
+        mine, yours = variant.options, other.options
+        shared = sum(each(mine[name]) == each(yours[name]) for name in mine.keys() & yours.keys())
+        return shared, sent[other, parts].mean
 
-
-def _shared(one: Variant, other: Variant) -> int:
-    """Return how many options two variants have alike."""
-    mine, yours = one.options, other.options
-    return sum(_each(mine[name]) == _each(yours[name]) for name in mine.keys() & yours.keys())
-
-
-def _each(value: Any) -> Any:
-    """Return an option's value; a list that says the same of every layer is that."""
-    same = isinstance(value, list) and value and all(item == value[0] for item in value)
-    return value[0] if same else value
+    found = [other for other, count in sent if count == parts and other.is_baseline("mini-batch")]
+    return max(found, key=rank, default=None)
 
 
 def nodes_by_layer(section: Section) -> dict[tuple[Variant, int], list[float]]:

@@ -45,7 +45,12 @@ class BreakdownView(ReportView):
         return stacked_bars(section, "breakdown", title, caption, phases, PHASES, scale)
 
     def details(self) -> dict[str, Table | None]:
-        return {"sums": sums_table(self.section)}
+        """Return the papers' sums of phases."""
+        size, unit = time_unit(largest_total(components(self.section, "phase")))
+        parts = [f"{name} = {' + '.join(phases)}" for name, phases in SUMS.items() if phases != (name,)]
+        title = f"Compute, communication, wait and reduce ({unit} per epoch)"
+        caption = prose("breakdown.sums", sums="; ".join(parts))
+        return {"sums": components_table(self.section, components(self.section, "sum"), size, title, caption)}
 
 
 def _barriers(section: Section) -> str:
@@ -58,19 +63,6 @@ def _barriers(section: Section) -> str:
         low, high = f"{known.min():+.1f} %", f"{known.max():+.1f} %"
         cost = f"; the barriers change its median by {low if low == high else f'{low} to {high}'}"
     return prose("breakdown.barriers", cost=cost)
-
-
-def sums_table(section: Section) -> Table | None:
-    """Return the papers' sums of phases, in seconds per epoch; None if there are no phases."""
-    size, unit = time_unit(largest_total(components(section, "phase")))
-    parts = [f"{name} = {' + '.join(phases)}" for name, phases in SUMS.items() if phases != (name,)]
-    return components_table(
-        section,
-        components(section, "sum"),
-        size,
-        f"Compute, communication, wait and reduce ({unit} per epoch)",
-        prose("breakdown.sums", sums="; ".join(parts)),
-    )
 
 
 class SweptBreakdownView(BreakdownView):

@@ -1,19 +1,146 @@
-"""Which method to use: time, score, bytes, memory and energy of every method, side by side."""
+"""Which method to use: all of them side by side, and those with no better one for their score: the Pareto front."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from harness.report.figure import Figure, make_figure
-from harness.report.table import Cell, Group, Row, Table, heading, mark_best, missing, scale_of
-from harness.report.values import Comparison, by_seed, counted_units, values_of
+import pandas as pd
+
+from harness.metrics import Metric
+from harness.report.figure import Axis, Chart, Figure, Layer, cost_axis, deviation, guide_style, make_figure, tidy
+from harness.report.sections import Section
+from harness.report.table import Cell, Group, Row, Table, heading, mark_best, missing, scale_of, variants_table
+from harness.report.values import Comparison, Values, by_seed, counted_units, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, prose
 from harness.report.views.answer import AnswerView
-from harness.report.views.pareto import FRONT, cost_chart, costs, fronts
 from harness.results.contrast import mean_reach
-from harness.results.stats import CONFIDENCE, common_places
+from harness.results.stats import CONFIDENCE, Stat, common_places, percent
+
+COSTS = {  # by metric: what is of the whole training has another name than an epoch's
+    "epoch_time_s": "Training time", "counted_bytes": "Bytes sent", "peak_memory_bytes": "",
+    "energy_gpu_j": "", "energy_cpu_j": "",
+}  # fmt: skip
+PEAKS = ("peak_memory_bytes",)
+NOTHING = "none"
+FRONT = {"front": guide_style((0, (4, 2)))}  # line of the legend
+
+
+def costs(section: Section) -> dict[Metric, Values]:
+    """Return the kinds of cost that a section's trials have above 0: of the whole training, over seeds."""
+    frame = section.frame
+    found = {}
+    for column, name in COSTS.items():
+        if column in frame:
+            metric = section.metric_of(column)
+            own = pd.to_numeric(frame[column]) * (1 if column in PEAKS else frame["epochs"])
+            values = values_of(replace(section, frame=frame.assign(**{column: own})), column)
+            if any(stat.mean for stat in values.values()):
+                found[replace(metric, heading=name or metric.heading)] = values
+    return found
+
+
+def front(scores: Mapping[Variant, float], amounts: Mapping[Variant, float]) -> list[Variant]:
+    """Return the variants that no other surpasses in score without costing more, nor in cost with no lower score.
+
+    By rising cost. Of equals in both, each is on the front. Those without an amount are left out.
+    """
+    there = [variant for variant in scores if variant in amounts]
+
+    def beaten(variant: Variant) -> bool:
+        own = scores[variant], -amounts[variant]
+        others = ((scores[other], -amounts[other]) for other in there)
+        return any(each != own and each[0] >= own[0] and each[1] >= own[1] for each in others)
+
+    return sorted((v for v in there if not beaten(v)), key=lambda v: (amounts[v], scores[v]))
+
+
+class ParetoView(ReportView):
+    """Which methods reach most for the time, bytes, memory and energy of the whole training?"""
+
+    name = "pareto"
+    title = "Accuracy and cost"
+    place = 180
+
+    def table(self) -> Table | None:
+        section = self.section
+        found, score = costs(section), values_of(section, "test_at_best_val")
+        if not found or not score:
+            return None
+        on_front = fronts(section, found, score)
+        columns = {f"Test {section.metric} (%)": {key: Cell(percent(stat)) for key, stat in score.items()}}
+        for cost, values in found.items():
+            size, unit = scale_of(cost, values)
+            places = min(3, common_places(stat.mean / size for stat in values.values() if stat.mean))
+            own = {key: Cell(f"{stat.mean / size:,.{places}f}") for key, stat in values.items()}
+            columns[f"{cost.title} ({unit})"] = own
+        columns["On the front of"] = {
+            (v, parts): Cell(
+                ", ".join(cost.title.lower() for cost in found if v in on_front.get((cost, parts), ())) or NOTHING,
+                number=False,
+            )
+            for v, parts in score
+        }
+        return variants_table(
+            section, "Accuracy and cost", prose("pareto.table", nothing=NOTHING), columns, score, absent=Cell()
+        )
+
+    def figure(self) -> Figure | None:
+        section = self.section
+        found, score = costs(section), values_of(section, "test_at_best_val")
+        on_front = {key: own for key, own in fronts(section, found, score).items() if own}
+        if not on_front or len({v for v, _ in score}) < 2:
+            return None
+        rows = [
+            [
+                cost_chart(section, parts, cost, found[cost], score, on_front[cost, parts])
+                if (cost, parts) in on_front
+                else None
+                for cost in found
+                if any(cost == own for own, _ in on_front)
+            ]
+            for parts in sorted({parts for _, parts in on_front})
+        ]
+        caption = prose("pareto.figure")
+        height = 0.9 + 2.7 * len(rows)
+        return make_figure(
+            section, "pareto", "Accuracy and cost", caption, rows, height, keys=FRONT, share=("none", "row")
+        )
+
+
+def fronts(section: Section, found: dict[Metric, Values], score: Values) -> dict[tuple[Metric, int], list[Variant]]:
+    """Return the front of each cost and number of parts; none where no method has that cost."""
+    return {
+        (cost, parts): front(
+            {v: stat.mean for (v, own), stat in score.items() if own == parts},
+            {v: stat.mean for (v, own), stat in values.items() if own == parts},
+        )
+        for cost, values in found.items()
+        for parts in section.parts
+        if any(own == parts and stat.mean for (_, own), stat in values.items())
+    }
+
+
+def cost_chart(
+    section: Section, parts: int, cost: Metric, amounts: Values, score: Values, best: Sequence[Variant]
+) -> Chart:
+    """Return a chart of the score of methods against a cost; `best`: those on the front."""
+    size, unit = scale_of(cost, amounts)
+    label, there = f"{cost.title} ({unit})", [v for v, own in score if own == parts and (v, parts) in amounts]
+    x = cost_axis(label, [amounts[v, parts].mean / size for v in there])
+    data = tidy(
+        (v, parts, {label: amounts[v, parts].mean / size, **score_columns(score[v, parts]), "front": v in best})
+        for v in there
+    )
+    y = Axis("score_percent", f"Test {section.metric} (%)")
+    return Chart((Layer(data, "points", ("sd",)),), x, y, "", title=f"P = {parts}", parts=parts, front=True)
+
+
+def score_columns(score: Stat) -> dict[str, float | None]:
+    """Return the columns of a score: percent, its deviation, and the seeds behind it."""
+    return {"score_percent": 100 * score.mean, **deviation(score, 0.01)}
+
 
 COLUMNS = (
     ("best_val",), ("test_at_best_val",), ("epoch_time_s",), ("counted_bytes",),
@@ -35,9 +162,13 @@ class LeaderboardView(ReportView):
         section, parts = self.section, self.section.compared_parts
         if parts is None:
             return None
+        answer, columns = AnswerView(section), dict[str, Mapping[Variant, Cell]]()
+        if section.target is not None and any(count == parts for _, count in answer.times):
+            columns[f"To {100 * section.target:.1f} % ({answer.unit[1]})"] = answer.written(parts)
+            columns["Behind"] = answer.distances(parts)
         known = [[name for name in names if values_of(section, name)] for names in COLUMNS]
-        columns = self._to_target(parts) | dict(self._column(names[0], parts) for names in known if names)
-        medians, scores = self._answer.medians, values_of(section, "best_val")
+        columns |= dict(self._column(names[0], parts) for names in known if names)
+        medians, scores = answer.medians, values_of(section, "best_val")
 
         def order(variant: Variant) -> tuple[float, float]:
             median, score = medians.get((variant, parts)), scores.get((variant, parts))
@@ -56,7 +187,7 @@ class LeaderboardView(ReportView):
     def figure(self) -> Figure | None:
         section, parts = self.section, self.section.compared_parts
         score = values_of(section, "test_at_best_val")
-        timed = {cost: own for cost, own in costs(section).items() if cost.metric.name == "epoch_time_s"}
+        timed = {cost: own for cost, own in costs(section).items() if cost.name == "epoch_time_s"}
         if parts is None or not timed:
             return None
         ((cost, amounts),) = timed.items()
@@ -67,18 +198,6 @@ class LeaderboardView(ReportView):
         chart = cost_chart(section, parts, cost, amounts, score, best)
         caption = prose("leaderboard.figure")
         return make_figure(section, "leaderboard", "Test score and training time", caption, [chart], 3.4, keys=FRONT)
-
-    @cached_property
-    def _answer(self) -> AnswerView:
-        return AnswerView(self.section)
-
-    def _to_target(self, parts: int) -> dict[str, Mapping[Variant, Cell]]:
-        """Return the columns of the time to the target; none without one."""
-        answer = self._answer
-        if answer.target is None or not any(count == parts for _, count in answer.times):
-            return {}
-        goal = f"To {100 * answer.target:.1f} %"
-        return {f"{goal} ({answer.unit[1]})": answer.written(parts), "Behind": answer.distances(parts)}
 
     def _column(self, name: str, parts: int) -> tuple[str, dict[Variant, Cell]]:
         """Return the heading and the cells of a metric."""

@@ -60,6 +60,11 @@ class NetworkRateView(NetworksView):
         if not panels:
             return None
         rates = sorted(map(float, limited["rate_bits_s"].unique()))
+        ticks = {rate: rate_text(rate) for rate in rates}
+        ticks |= {_place(UNLIMITED, rates): "no\nlimit", _place(LOOPBACK, rates): "loopback"}
+        high = _place(LOOPBACK, rates) * math.sqrt(BEYOND)
+        label = "Rate of a host's link, each direction"
+        x = Axis("at", label, log=True, low=rates[0] / BEYOND, high=high, ticks=ticks)
         charts = []
         for parts, latency_s, hosted in panels:
             alike = (frame["latency_s"] == latency_s) & (frame["ranks_per_host"] == hosted)
@@ -71,7 +76,7 @@ class NetworkRateView(NetworksView):
                         Layer(self._projected(there, parts, rates, latency_s, hosted), "path"),
                         Layer(self._measured(there, parts, rates), "points", ("low_s", "high_s")),
                     ),
-                    _rates(rates),
+                    x,
                     Axis("epoch_time_s", "Epoch time (s)", log=True),
                     "",
                     (Guide(x=[rates[-1] * BEYOND], dash=DOTTED),),
@@ -127,13 +132,6 @@ def _place(network: str, rates: Sequence[float]) -> float:
     """Return the position on the axis of rates of a network without one."""
     gap = max(BEYOND, (rates[-1] / rates[0]) ** 0.3)  # their names must not overlap
     return float(rates[-1] * BEYOND * gap ** (2 if network == LOOPBACK else 1))
-
-
-def _rates(rates: Sequence[float]) -> Axis:
-    names = {float(rate): rate_text(rate) for rate in rates}
-    names |= {_place(UNLIMITED, rates): "no\nlimit", _place(LOOPBACK, rates): "loopback"}
-    high = _place(LOOPBACK, rates) * math.sqrt(BEYOND)
-    return Axis("at", "Rate of a host's link, each direction", log=True, low=rates[0] / BEYOND, high=high, ticks=names)
 
 
 SAME = 1e-6  # relative; busy and exposed time of exchanges that are waited for differ by rounding only

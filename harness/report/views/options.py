@@ -206,7 +206,14 @@ class TuningView(ReportView):
         own, drawn, best = each.own_val, each.drawn_vals, each.best
         reaching, count = each.reaching
         scores = (own, median(drawn) if drawn else None, max(drawn + [t.best_val or 0.0 for t in each.tried]))
-        point = ", ".join(f"{key} {_short(value)}" for key, value in best.point.items()) if best else ""
+        point = (
+            ", ".join(
+                f"{key} {significant(value) if isinstance(value, float) and value else show_value(value)}"
+                for key, value in best.point.items()
+            )
+            if best
+            else ""
+        )
         return [
             Cell(str(len(each.tried))),
             Cell(significant(each.wall_s / 3600)),
@@ -237,7 +244,3 @@ class TuningView(ReportView):
         )
         caption = prose("tuning.figure", metric=section.metric, how=how)
         return make_figure(section, "tuning", "What tuning gains", caption, [chart], 3.6, share=("none", "all"))
-
-
-def _short(value: object) -> str:
-    return significant(value) if isinstance(value, float) and value else show_value(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -40,7 +39,24 @@ class PartitionView(ReportView):
         found = sizes(section)
         if not found:
             return None
-        charts = [(_bars if parts <= LISTED else _ratios)(parts, own) for parts, own in found.items()]
+        charts = []
+        for parts, own in found.items():
+            if parts <= LISTED:
+                each = enumerate(own)
+                data = tidy(
+                    (kind, parts, {"part": i, "nodes": n})
+                    for i, pair in each
+                    for kind, n in zip(KINDS, pair, strict=True)
+                )
+                x, y = Axis("part", "Part"), Axis("nodes", "Nodes", zero=True)
+                charts.append(Chart((Layer(data, "bar"),), x, y, "", title=f"P = {parts}", parts=parts))
+                continue
+            ratios = [nodes / inner if inner else 0.0 for inner, nodes in own]
+            columns = {"part": list(range(parts)), "nodes": [nodes for _, nodes in own], "ratio": ratios}
+            data = tidy([(KINDS[1], parts, columns)])
+            x, y = Axis("ratio", "Boundary / inner nodes"), Axis("count", "Parts", zero=True, whole=True)
+            mean = Guide(x=[fmean(ratios)])
+            charts.append(Chart((Layer(data, "hist"),), x, y, "", (mean,), f"P = {parts}", parts))
         caption = prose("partition.figure", listed=LISTED)
         return make_figure(section, "partition", "Inner and boundary nodes", caption, [charts], 3.4, series=KINDS)
 
@@ -114,24 +130,3 @@ def parts_table(section: Section) -> Table | None:
 def _cells(inner: float, boundary: float) -> tuple[Cell, ...]:
     ratio = Cell(f"{boundary / inner:.2f}") if inner else Cell()
     return Cell(f"{inner:,.0f}"), Cell(f"{boundary:,.0f}"), ratio
-
-
-def _bars(parts: int, own: Sequence[tuple[float, float]]) -> Chart:
-    """Return a chart of the nodes of each part."""
-    data = tidy(
-        (kind, parts, {"part": part, "nodes": nodes[i]})
-        for part, nodes in enumerate(own)
-        for i, kind in enumerate(KINDS)
-    )
-    x, y = Axis("part", "Part"), Axis("nodes", "Nodes", zero=True)
-    return Chart((Layer(data, "bar"),), x, y, "", title=f"P = {parts}", parts=parts)
-
-
-def _ratios(parts: int, own: Sequence[tuple[float, float]]) -> Chart:
-    """Return a chart of how many parts have which ratio of boundary to inner nodes."""
-    ratios = [nodes / inner if inner else 0.0 for inner, nodes in own]
-    columns = {"part": list(range(parts)), "nodes": [nodes for _, nodes in own], "ratio": ratios}
-    data = tidy([(KINDS[1], parts, columns)])
-    x, y = Axis("ratio", "Boundary / inner nodes"), Axis("count", "Parts", zero=True, whole=True)
-    mean = Guide(x=[fmean(ratios)])
-    return Chart((Layer(data, "hist"),), x, y, "", (mean,), f"P = {parts}", parts)

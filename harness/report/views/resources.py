@@ -63,6 +63,8 @@ def every(section: Section, name: str) -> str:
     return f" every {low if low == high else f'{low} to {high}'} s"
 
 
+CPU_MEMORY = ("peak_rss_bytes", "peak_pss_bytes")
+GPU_MEMORY = ("nvml_peak_bytes", "nvml_device_peak_bytes", "allocator_peak_bytes")
 ABOVE = "peak_above_base_bytes"
 WITHOUT_BASE = "without what interpreter and libraries held before any data was read"
 
@@ -114,35 +116,19 @@ class MemoryView(ReportView):
         return grouped_bars(section, "memory", "Peak memory", caption, shown)
 
     def details(self) -> dict[str, Table | None]:
-        return {"memory_sources": memory_sources_table(self.section), "memory_model": memory_model_table(self.section)}
-
-
-CPU_MEMORY = ("peak_rss_bytes", "peak_pss_bytes")
-GPU_MEMORY = ("nvml_peak_bytes", "nvml_device_peak_bytes", "allocator_peak_bytes")
-
-
-def memory_sources_table(section: Section) -> Table | None:
-    """Return peak memory as each source measured it and the model's total; None if there is neither."""
-    sources, gpu = [*CPU_MEMORY], ""
-    if section.ok["device"].eq("cuda").any():
-        sources += GPU_MEMORY
-        gpu = prose("memory.gpu", every=every(section, "sample_interval_s")) + " "
-    columns = [*sources, "memory_model_bytes"]
-    peaks = [stat.mean for name in columns for stat in values_of(section, name).values()]
-    size, unit = byte_unit(max(peaks, default=None))
-    return metrics_table(
-        section,
-        columns,
-        f"Peak memory of a rank by source, and the memory model ({unit})",
-        prose("memory.sources", unit=unit, size=size, every=every(section, "pss_interval_s"), gpu=gpu),
-        (size, unit),
-    )
-
-
-def memory_model_table(section: Section) -> Table | None:
-    """Return the memory model's bytes by component; None if no method has a model."""
-    model = components(section, "model")
-    size, unit = byte_unit(largest_total(model))
-    return components_table(
-        section, model, size, f"Memory model ({unit})", prose("memory.model", unit=unit, size=size), absent=Cell("none")
-    )
+        """Return peak memory as each source measured it with the model's total, and the model's components."""
+        section, sources, gpu = self.section, [*CPU_MEMORY], ""
+        if section.ok["device"].eq("cuda").any():
+            sources += GPU_MEMORY
+            gpu = prose("memory.gpu", every=every(section, "sample_interval_s")) + " "
+        columns = [*sources, "memory_model_bytes"]
+        peaks = [stat.mean for name in columns for stat in values_of(section, name).values()]
+        size, unit = byte_unit(max(peaks, default=None))
+        title = f"Peak memory of a rank by source, and the memory model ({unit})"
+        caption = prose("memory.sources", unit=unit, size=size, every=every(section, "pss_interval_s"), gpu=gpu)
+        measured = metrics_table(section, columns, title, caption, (size, unit))
+        model = components(section, "model")
+        size, unit = byte_unit(largest_total(model))
+        title, caption = f"Memory model ({unit})", prose("memory.model", unit=unit, size=size)
+        modelled = components_table(section, model, size, title, caption, absent=Cell("none"))
+        return {"memory_sources": measured, "memory_model": modelled}

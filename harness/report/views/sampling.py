@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 from harness.report.figure import DASHED, Axis, Chart, Figure, Layer, cost_axis, guide_style, lines, make_figure, tidy
 from harness.report.sections import Section
 from harness.report.sweeps import sweep
-from harness.report.table import Cell, Key, Table, number_cells, variants_table
+from harness.report.table import Cell, Table, number_cells, variants_table
 from harness.report.values import Values, values_of
 from harness.report.views import ReportView, prose
 from harness.report.views.convergence import hit_curve
-from harness.report.views.pareto import score_columns
+from harness.report.views.leaderboard import score_columns
 from harness.results.stats import Stat, byte_unit, common_places, percent
 
 UNREPORTED = Cell("none")
@@ -150,32 +151,19 @@ class CacheView(ReportView):
         section = self.section
         rates = caching(section)
         swept = sweep(list(dict.fromkeys(variant for variant, _ in rates)), "capacity")
-        y = Axis("hit_rate_percent", "Hit rate (%)", zero=True)
+        y, found = Axis("hit_rate_percent", "Hit rate (%)", zero=True), dict[Any, dict[float, float]]()
         if swept:
-            title, x = (
-                "Hit rate and capacity of the cache",
-                Axis("capacity_percent", "Capacity (% of the boundary)", zero=True),
-            )
-            caption = prose("cache.figure")
-            data = lines(
-                {
-                    (line, parts): {
-                        100 * at: 100 * rates[v, parts].mean for at, v in line.points if (v, parts) in rates
-                    }
-                    for line, parts in itertools.product(swept, sorted({parts for _, parts in rates}))
-                },
-                x,
-                y,
-            )
+            title, caption = "Hit rate and capacity of the cache", prose("cache.figure")
+            x = Axis("capacity_percent", "Capacity (% of the boundary)", zero=True)
+            for line, parts in itertools.product(swept, sorted({parts for _, parts in rates})):
+                there = {at: rates[v, parts].mean for at, v in line.points if (v, parts) in rates}
+                found[line, parts] = {100 * at: 100 * rate for at, rate in there.items()}
         else:
-            curves: dict[Key, dict[float, float]] = {
-                key: dict(zip(curve.index, 100 * curve, strict=True))
-                for key in rates
-                if len(curve := hit_curve(section, *key))
-            }
-            title, x = "Hit rate of the cache by epoch", Axis("epoch", "Epoch", whole=True)
-            caption = prose("cache.curves")
-            data = lines(curves, x, y)
+            title, caption = "Hit rate of the cache by epoch", prose("cache.curves")
+            x = Axis("epoch", "Epoch", whole=True)
+            curves = {key: curve for key in rates if len(curve := hit_curve(section, *key))}
+            found = {key: dict(zip(curve.index, 100 * curve, strict=True)) for key, curve in curves.items()}
+        data = lines(found, x, y)
         if data.empty:
             return None
         chart = Chart((Layer(data),), x, y)

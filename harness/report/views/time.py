@@ -34,11 +34,13 @@ from harness.report.table import (
     seeds_note,
     variants_table,
 )
-from harness.report.values import Values, numbered, values_of
+from harness.report.values import numbered, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, prose
 from harness.report.warnings import explain_flags, flag_marks
-from harness.results.stats import common_places, join_unique, time_unit
+from harness.results.stats import Stat, common_places, join_unique, time_unit
+
+LISTED = 16  # ranks; of more only slowest, mean and fastest are shown
 
 
 class EpochTimeView(ReportView):
@@ -88,33 +90,23 @@ class EpochTimeView(ReportView):
         return grouped_bars(section, "throughput", "Throughput", caption, shown)
 
     def details(self) -> dict[str, Table | None]:
-        return {"ranks": rank_table(self.section)}
-
-
-LISTED = 16  # ranks; of more only slowest, mean and fastest are shown
-
-
-def rank_table(section: Section) -> Table | None:
-    """Return the epoch time of every rank and their imbalance; None if no trial has more than one rank."""
-    ranks = numbered(section, RANK, RANK_SUFFIX)
-    which = {name: values_of(section, f"rank_time_{name.lower()}_s") for name in ("Slowest", "Mean", "Fastest")}
-    imbalance = values_of(section, "imbalance")
-    size, unit = time_unit(max((stat.mean for stat in which["Slowest"].values()), default=None))
-    places = common_places(stat.mean / size for stat in which["Fastest"].values())
-    listed: dict[Key, Cell] = {}
-    for key in imbalance:
-        own = [f"{found[key].mean / size:,.{places}f}" for found in ranks if key in found]
-        if own:
-            text = ", ".join(own) if len(own) <= LISTED else f"{len(own)} ranks"
-            listed[key] = Cell(text, number=False, wrap=len(own) <= LISTED)
-    columns = {name: number_cells(found, size, places) for name, found in which.items()}
-    return variants_table(
-        section,
-        f"Epoch time by rank ({unit})",
-        prose("time.ranks"),
-        columns | {"Imbalance": number_cells(imbalance, places=2), "Ranks 0, 1, …": listed},
-        [key for key in imbalance if key[1] > 1],
-    )
+        """Return the epoch time of every rank and their imbalance, of trials of more than one rank."""
+        section = self.section
+        ranks = numbered(section, RANK, RANK_SUFFIX)
+        which = {name: values_of(section, f"rank_time_{name.lower()}_s") for name in ("Slowest", "Mean", "Fastest")}
+        imbalance = values_of(section, "imbalance")
+        size, unit = time_unit(max((stat.mean for stat in which["Slowest"].values()), default=None))
+        places = common_places(stat.mean / size for stat in which["Fastest"].values())
+        listed: dict[Key, Cell] = {}
+        for key in imbalance:
+            own = [f"{found[key].mean / size:,.{places}f}" for found in ranks if key in found]
+            if own:
+                text = ", ".join(own) if len(own) <= LISTED else f"{len(own)} ranks"
+                listed[key] = Cell(text, number=False, wrap=len(own) <= LISTED)
+        columns = {name: number_cells(found, size, places) for name, found in which.items()}
+        columns |= {"Imbalance": number_cells(imbalance, places=2), "Ranks 0, 1, …": listed}
+        title, among = f"Epoch time by rank ({unit})", [key for key in imbalance if key[1] > 1]
+        return {"ranks": variants_table(section, title, prose("time.ranks"), columns, among)}
 
 
 class ScalingView(ReportView):
@@ -126,15 +118,19 @@ class ScalingView(ReportView):
 
     def table(self) -> Table | None:
         section = self.section
-        rates = _scaling(section)
-        if not rates:
+        scaling = _scaling(section)
+        if not scaling:
             return None
-        own = {
-            key: stat.mean / rates[key[0], first].mean for key, stat in rates.items() if (first := _first(rates, key))
-        }
-        efficiency = {key: Cell(f"{100 * ratio * _first(rates, key) / key[1]:.0f}") for key, ratio in own.items()}
+        rates = {(v, parts): stat for v, found in scaling.items() for parts, stat in found.items()}
+        own: dict[Key, float] = {}
+        efficiency: Cells = {}
+        for (variant, parts), stat in rates.items():
+            fewest, first = next(iter(scaling[variant].items()))
+            if first.mean:
+                own[variant, parts] = ratio = stat.mean / first.mean
+                efficiency[variant, parts] = Cell(f"{100 * ratio * fewest / parts:.0f}")
         return grid(
-            replace(section, variants=_several(section, rates)),
+            replace(section, variants=tuple(scaling)),
             "Throughput and speed-up by number of parts",
             prose("scaling.table", seeds_note=seeds_note(rates)),
             {
@@ -146,10 +142,9 @@ class ScalingView(ReportView):
 
     def figure(self) -> Figure | None:
         section = self.section
-        rates = _scaling(section)
-        if not rates:
+        own = _scaling(section)
+        if not own:
             return None
-        own = {v: {p: rates[v, p] for p in section.parts if (v, p) in rates} for v in _several(section, rates)}
         left = tidy(
             (v, None, {"P": p, "epochs_per_s": stat.mean, **deviation(stat)})
             for v, found in own.items()
@@ -163,7 +158,9 @@ class ScalingView(ReportView):
         ends = section.parts[0], section.parts[-1]
         ticks = {float(parts): str(parts) for parts in section.parts}
         x = Axis("P", "Number of parts P (= ranks), log scale", log=True, ticks=ticks, base=2)
-        rate = amount_axis("epochs_per_s", "Throughput (epochs / s)", [stat.mean for stat in rates.values()])
+        rate = amount_axis(
+            "epochs_per_s", "Throughput (epochs / s)", [stat.mean for found in own.values() for stat in found.values()]
+        )
         charts = (
             Chart((Layer(left, "line", ("sd",)),), x, rate, ""),
             Chart(
@@ -178,18 +175,8 @@ class ScalingView(ReportView):
         return make_figure(section, "scaling", "Throughput and speed-up by parts", caption, [charts], 3.8)
 
 
-def _scaling(section: Section) -> Values:
-    """Return the throughputs of the methods that have them at two numbers of parts."""
+def _scaling(section: Section) -> dict[Variant, dict[int, Stat]]:
+    """Return the throughputs by number of parts, ascending, of the variants that were run on several."""
     rates = values_of(section, "throughput_epochs_s")
-    return {key: stat for key, stat in rates.items() if key[0] in _several(section, rates)}
-
-
-def _several(section: Section, rates: Values) -> tuple[Variant, ...]:
-    """Return the variants that were run on several numbers of parts."""
-    return tuple(v for v in section.variants if sum(key[0] == v for key in rates) > 1)
-
-
-def _first(rates: Values, key: Key) -> int:
-    """Return the fewest parts that a variant was run on; 0 where its throughput there is 0."""
-    first = min(parts for variant, parts in rates if variant == key[0])
-    return first if rates[key[0], first].mean else 0
+    own = {v: {parts: rates[v, parts] for parts in section.parts if (v, parts) in rates} for v in section.variants}
+    return {variant: found for variant, found in own.items() if len(found) > 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from harness.report.table import Cell, Key, Table, components_table, number_cell
 from harness.report.values import components, largest_total, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, prose
-from harness.report.views.batches import ALIKE, Saving, exchanges, savings_of
+from harness.report.views.batches import ALIKE, exchanges, savings_of
 from harness.results.stats import byte_unit, common_places, fixed, join_unique
 
 
@@ -39,17 +39,16 @@ class TrafficView(ReportView):
             caption += f"; {ALIKE}" if len(savings) > 1 or not section.baseline else ""
             caption += "; below 0: more is sent."
 
+        def column(own: dict[Key, Cell]) -> Callable[[Variant, int, int], Cell]:
+            return lambda variant, parts, _: own.get((variant, parts), Cell())
+
         def exchanged(variant: Variant, parts: int, places: int) -> Cell:
             found = sent.get((variant, parts))
             return Cell(fixed(found.mean / size, places)) if found else Cell()
 
-        def saved(variant: Variant, parts: int, saving: Saving) -> Cell:
-            share = saving(variant, parts)
-            return Cell() if share is None else Cell(f"{100 * share:,.1f}")
-
         shares = {
-            f"Saved of {name} (%)": lambda variant, parts, _, saving=saving: saved(variant, parts, saving)
-            for name, saving in savings.items()
+            f"Saved of {name} (%)": column({key: Cell(f"{100 * share:,.1f}") for key, share in own.items()})
+            for name, own in savings.items()
         }
         title, more = f"Traffic ({unit} per epoch, all ranks)", {"Exchanged": exchanged, **shares} if shares else {}
         return components_table(section, purposes, size, title, caption, more=more)
@@ -64,38 +63,32 @@ class TrafficView(ReportView):
         return stacked_bars(section, "traffic", title, caption, purposes, PURPOSES, scale)
 
     def details(self) -> dict[str, Table | None]:
-        return {"network_traffic": network_traffic_table(self.section)}
-
-
-def network_traffic_table(section: Section) -> Table | None:
-    """Return counted bytes, bytes through the network by estimate and by its interface; None if only counted."""
-    verified = "wire_seen_by" in section.ok and bool(section.ok["wire_seen_by"].notna().any())
-    found = {"Counted": values_of(section, "counted_bytes")}
-    rules = ["Counted: payload of the training epochs, as in the table above."]
-    if estimated := values_of(section, "wire_estimate_bytes"):
-        found["Estimated"] = estimated
-        rules.append("Estimated: counted plus the headers of full frames.")
-    if verified:
-        found["Interface"] = values_of(section, "wire_bytes")
-        rules.append(prose("traffic.network"))
-    if len(found) == 1:
-        return None
-    ratio = values_of(section, "wire_ratio")
-    size, unit = byte_unit(max((s.mean for own in found.values() for s in own.values()), default=None))
-    columns = {name: number_cells(own, size, 2) for name, own in found.items()}
-    if verified:
-        columns["Ratio"] = number_cells(ratio, places=3)
-        whose = {key: join_unique(section.select(*key)["wire_seen_by"]) for key in found["Counted"]}
-        columns["Seen at"] = {key: Cell(text, number=False) for key, text in whose.items() if text}
-        if any(key not in ratio for key in found["Interface"] if key[1] > 1):
-            rules.append("No ratio where ranks share a host's link: what they send each other does not pass it.")
-    return variants_table(
-        section,
-        f"Bytes through the network ({unit} per epoch, all ranks)",
-        f"{' '.join(rules)} Means over seeds; 1 {unit} = {size:,.0f} bytes.",
-        columns,
-        [key for key in found["Counted"] if key[1] > 1],
-    )
+        """Return counted bytes, bytes through the network by estimate and by its interface, where not only counted."""
+        section = self.section
+        verified = "wire_seen_by" in section.ok and bool(section.ok["wire_seen_by"].notna().any())
+        found = {"Counted": values_of(section, "counted_bytes")}
+        rules = ["Counted: payload of the training epochs, as in the table above."]
+        if estimated := values_of(section, "wire_estimate_bytes"):
+            found["Estimated"] = estimated
+            rules.append("Estimated: counted plus the headers of full frames.")
+        if verified:
+            found["Interface"] = values_of(section, "wire_bytes")
+            rules.append(prose("traffic.network"))
+        if len(found) == 1:
+            return {"network_traffic": None}
+        size, unit = byte_unit(max((s.mean for own in found.values() for s in own.values()), default=None))
+        columns = {name: number_cells(own, size, 2) for name, own in found.items()}
+        if verified:
+            ratio = values_of(section, "wire_ratio")
+            columns["Ratio"] = number_cells(ratio, places=3)
+            whose = {key: join_unique(section.select(*key)["wire_seen_by"]) for key in found["Counted"]}
+            columns["Seen at"] = {key: Cell(text, number=False) for key, text in whose.items() if text}
+            if any(key not in ratio for key in found["Interface"] if key[1] > 1):
+                rules.append("No ratio where ranks share a host's link: what they send each other does not pass it.")
+        title = f"Bytes through the network ({unit} per epoch, all ranks)"
+        caption = f"{' '.join(rules)} Means over seeds; 1 {unit} = {size:,.0f} bytes."
+        among = [key for key in found["Counted"] if key[1] > 1]
+        return {"network_traffic": variants_table(section, title, caption, columns, among)}
 
 
 ACROSS = 5  # heat maps side by side
@@ -162,7 +155,8 @@ class PeersView(ReportView):
         shown = [(v, largest[v]) for v in section.variants if v in largest][:MOST]
         size, unit = byte_unit(max(float(found[key].max()) for key in shown))
         most = max(parts for _, parts in shown)
-        x, y = (_rank_axis(name, f"{way} rank", most) for name, way in (("target", "to"), ("source", "from")))
+        ticks = {float(rank): str(rank) for rank in range(0, most, math.ceil(most / TICKS))}
+        x, y = Axis("target", "to rank", ticks=ticks), Axis("source", "from rank", ticks=ticks)
         charts = []
         for variant, parts in shown:
             sent = found[variant, parts] / size
@@ -197,8 +191,3 @@ def _colours(shown: Sequence[Matrix], column: str, label: str) -> Axis:
     least, most = float(sent[sent > 0].min()), float(sent.max())
     log = most > LOG_FROM * least
     return Axis(column, label, log=log, low=least if log else 0.0, high=most)
-
-
-def _rank_axis(column: str, label: str, parts: int) -> Axis:
-    ticks = {float(rank): str(rank) for rank in range(0, parts, math.ceil(parts / TICKS))}
-    return Axis(column, label, ticks=ticks)
