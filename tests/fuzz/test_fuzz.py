@@ -57,9 +57,11 @@ def _divides(folder: Path) -> None:
 def _says_two_lines(folder: Path) -> None:
     from harness.errors import UserError
 
-    error = UserError("x", file=folder)
-    error.__class__ = type("Two", (UserError,), {"lines": ("a\nb",)})
-    raise error
+    class TwoLinesError(UserError):
+        def __str__(self) -> str:
+            return "a\nb"
+
+    raise TwoLinesError("x", file=folder)
 
 
 def _reads_a_kernel(folder: Path) -> None:

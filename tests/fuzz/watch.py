@@ -16,7 +16,7 @@ from typing import Any
 
 from numba.core import caching
 
-from harness.errors import DataUnavailable, UserError
+from harness.errors import DataUnavailable, UserError, UserErrors
 
 from .mutate import CANARY
 
@@ -130,7 +130,7 @@ def _by_numba() -> bool:
 
 
 def _unclear(error: Exception, named: str) -> str:
-    lines = str(error).splitlines() if isinstance(error, UserError) else [str(error)]
+    lines = [str(each) for each in (error.errors if isinstance(error, UserErrors) else (error,))]
     for line in lines:
         if not line.isprintable():
             return f"a refusal is no clean line: {line[:100]!r}"

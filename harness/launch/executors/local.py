@@ -15,7 +15,6 @@ from harness.errors import UserError
 from harness.launch.executors import Arrivals, Executor, Submission
 from harness.launch.hardware import Capacity, capacity, check_device, cores
 from harness.launch.planner import plan, total
-from harness.launch.runner import request_of
 from harness.launch.runner_process import INTERRUPTED, USAGE, start_runner, stop_runner
 from harness.launch.slots import needs_quiet
 
@@ -65,6 +64,8 @@ def jobs_here(submission: Submission) -> int:
     That is by cores (one for each thread of each rank), by GPUs (one a rank), and by memory as `harness plan` has it.
     Trials that are timed have the machine to themselves, unless they are to run together.
     """
+    from harness.launch.runner import request_of  # numpy: a plan does without
+
     sharing = [trial for trial in submission.trials if submission.options.together or not needs_quiet(trial)]
     if submission.jobs == 1 or not sharing:
         return 1
