@@ -13,6 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from harness.errors import UserError, nearest
+
 if TYPE_CHECKING:
     from harness.registry import PluginKey
     from harness.results.record_store import KeptSuite
@@ -49,10 +51,14 @@ def write_report(
     with render_workers(workers if set(DRAWN) & set(formats) else 0) as pool:
         from harness.report.page import make_report
         from harness.report.sections import with_needed_baselines
-        from harness.report.write import check_formats, write_files
+        from harness.report.write import FILES, write_files
         from harness.results.frames import load_inputs
 
-        check_formats(formats)
+        for name in formats:
+            if name not in FILES:
+                raise UserError(f"no format '{name}'", key="--format", fix=nearest(name, FILES))
+        if not formats:
+            raise UserError("names no format", key="--format", fix=f"known: {', '.join(FILES)}")
         listed = [results] if isinstance(results, Path) else list(results)
         inputs = with_needed_baselines(load_inputs(listed, baselines))
         named = "-".join(dict.fromkeys(path.resolve().name for path in listed))
@@ -73,17 +79,12 @@ def render_workers(count: int) -> Iterator[Executor | None]:
     if count < 1:
         yield None
         return
-    pool = ProcessPoolExecutor(min(count, MOST), multiprocessing.get_context("spawn"), initializer=_ignore_interrupt)
+    begin = multiprocessing.get_context("spawn")
+    # Ctrl-C is for the main process, which ends the workers.
+    pool = ProcessPoolExecutor(min(count, MOST), begin, signal.signal, (signal.SIGINT, signal.SIG_IGN))
     for _ in range(min(count, MOST)):
         pool.submit(importlib.import_module, "harness.report.printing")
     try:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _ignore_interrupt() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends the workers
-
-
-__all__ = ["DRAWN", "FORMATS", "render_workers", "write_report"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from types import MappingProxyType
-from typing import Any
+from typing import NamedTuple
 
 import jinja2
 import numpy as np
@@ -36,8 +37,7 @@ from harness.spec import PluginSource
 Plugins = Mapping[PluginKey, PluginSource]
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """One value of a filter; `under`: its variants, of a method with several, each with its colour."""
 
     value: str
@@ -45,8 +45,7 @@ class Choice:
     under: tuple[Choice, ...] = ()
 
 
-@dataclass(frozen=True)
-class Filter:
+class Filter(NamedTuple):
     """A menu: `key` is the attribute (`data-<key>`) of what it shows and hides."""
 
     key: str
@@ -56,28 +55,22 @@ class Filter:
 
 def make_filters(sections: Sequence[Section]) -> list[Filter]:
     """Return the filters in which there is something to choose."""
-    datasets = dict.fromkeys(section.name for section in sections)
-    parts = sorted({parts for section in sections for parts in section.parts})
-    networks = dict.fromkeys(name for section in sections for name in networks_of(section))
-    filters = [
-        Filter("dataset", "Data set", tuple(map(Choice, datasets))),
-        Filter("method", "Method", _methods(sections)),
-        Filter("parts", "Parts", tuple(Choice(str(count)) for count in parts)),
-        Filter("network", "Network", tuple(map(Choice, networks))),
-    ]
-    return [each for each in filters if len(each.choices) > 1 or any(own.under for own in each.choices)]
-
-
-def _methods(sections: Sequence[Section]) -> tuple[Choice, ...]:
     own: dict[str, dict[str, str]] = {}
     for variant in (variant for section in sections for variant in section.variants):
         own.setdefault(variant.method, {})[variant.label] = variant.style.colour
-    return tuple(
-        Choice(method, under=tuple(Choice(label, colour) for label, colour in labels.items()))
+    methods = [
+        Choice(method, under=tuple(itertools.starmap(Choice, labels.items())))
         if len(labels) > 1
         else Choice(method, next(iter(labels.values())))
         for method, labels in own.items()
-    )
+    ]
+    filters = [
+        Filter("dataset", "Data set", tuple(map(Choice, dict.fromkeys(section.name for section in sections)))),
+        Filter("method", "Method", tuple(methods)),
+        Filter("parts", "Parts", tuple(Choice(str(p)) for p in sorted({p for each in sections for p in each.parts}))),
+        Filter("network", "Network", tuple(map(Choice, dict.fromkeys(n for s in sections for n in networks_of(s))))),
+    ]
+    return [each for each in filters if len(each.choices) > 1 or any(choice.under for choice in each.choices)]
 
 
 def networks_of(section: Section) -> list[str]:
@@ -93,10 +86,6 @@ class ShownSection:
 
     section: Section
     views: tuple[ShownView, ...]
-
-    def where(self, *, first: bool) -> ShownSection:
-        """Return it with the views alone that come, or do not come, before everything else."""
-        return ShownSection(self.section, tuple(view for view in self.views if view.first == first))
 
 
 @dataclass(frozen=True)
@@ -126,14 +115,9 @@ class Report:
         return [shown.section for shown in self.answers if any(view.chart for view in shown.views)]
 
     @property
-    def views(self) -> list[ShownView]:
-        """All views, as they come."""
-        return [view for shown in (*self.answers, *self.shown) for view in shown.views]
-
-    @property
     def pictures(self) -> list[Figure | Picture]:
         """All figures, as they come."""
-        return [view.picture for view in self.views if view.picture]
+        return [view.picture for own in (*self.answers, *self.shown) for view in own.views if view.picture]
 
 
 def make_report(
@@ -146,21 +130,23 @@ def make_report(
     """
     sections, networks = make_sections(inputs), find_networks(inputs)
     views, not_imported = _find_views(plugins)
-
-    def shown_of(of: Kind, subject: Subject, section: Section) -> ShownSection:
-        found = (show(view, subject, own=own) for view, own in views if view.of == of)
-        return ShownSection(section, tuple(each for each in found if each))
-
-    shown = [
-        *(shown_of("section", each, each) if len(each.ok) else ShownSection(each, ()) for each in sections),
-        *(shown_of("sweep", each, each.section) for each in sweeps(inputs)),
-        *(shown_of("networks", each, each.section) for each in networks),
+    answers, shown = [], []
+    subjects: list[tuple[Kind, Sequence[Subject]]] = [
+        ("workloads", find_workloads(sections)),
+        ("section", sections),
+        ("sweep", list(sweeps(inputs))),
+        ("networks", networks),
     ]
-    together = [shown_of("workloads", each, each.section) for each in find_workloads(sections)]
+    for of, subject in ((of, subject) for of, own in subjects for subject in own):
+        section = subject if isinstance(subject, Section) else subject.section
+        made = [show(view, subject, own=own) for view, own in views if view.of == of and len(section.ok)]
+        first, others = (tuple(each for each in made if each and each.first == place) for place in (True, False))
+        answers += [ShownSection(section, first)] if first else []
+        if of != "workloads" and (others or not first):
+            shown.append(ShownSection(section, others))
     known = kept_suites(inputs.directories) | {suite.name: suite for suite in suites}
     of_suites = {suite for suite, _ in inputs.records.keys() - inputs.stored}
     known = {name: suite for name, suite in known.items() if name in of_suites or not inputs.stored}
-    answers = [*together, *shown]
     return Report(
         title=join_unique(sorted(inputs.results["suite"].dropna().unique())),
         summaries=make_summaries(sections),
@@ -171,8 +157,8 @@ def make_report(
         overview=overview_table(sections),
         networks=networks,
         claims=tuple(map(claims_table, judge(inputs.runs, known, inputs.declared))),
-        answers=tuple(own for each in answers if (own := each.where(first=True)).views),
-        shown=[own for each in shown if (own := each.where(first=False)).views or not each.views],
+        answers=tuple(answers),
+        shown=shown,
     )
 
 
@@ -193,39 +179,45 @@ _POLICY = (
 )
 
 
-def render_html(report: Report, place: Callable[[str], str] = lambda trial: "") -> str:
+def render_html(report: Report, homes: Mapping[str, str]) -> str:
     """Return the page: one file that loads nothing from elsewhere; every text of a user's is escaped.
 
-    `place`: the address of a trial's directory from the page, "" if it is not known.
-
-    Its policy allows the scripts and the style sheet that are in it, by their hashes.
+    `homes`: the addresses of trials' directories from the page, where they are known. Its policy allows the scripts
+    and the style sheet that are in it, by their hashes.
     """
-    environment = _environment(autoescape=True)
-    images = {picture.name: _image(picture) for picture in report.pictures if isinstance(picture, Picture)}
-    colours = {variant.style.colour for shown in report.shown for variant in shown.section.variants}
-    css, scripts = _source("templates/report.css") + f"{dark_rules(colours)}\n", [_source("templates/report.js")]
+    images: dict[str, str] = {}  # what plugins draw with matplotlib
+    for picture in report.pictures:
+        if isinstance(picture, Picture):
+            from harness.report.printing import draw  # matplotlib and seaborn take a second
+
+            images[picture.name] = f"data:image/svg+xml;base64,{_base64(draw(picture)['svg'])}"
+    files = resources.files("harness.report")
+    names = ["templates/report.css", "templates/report.js"]
     if len(report.pictures) > len(images):
-        scripts += [_source("static/vega.js"), _source("templates/charts.js"), _source("templates/plots.js")]
-        scripts.append(_source("templates/views.js"))
-    return environment.get_template("index.html.j2").render(
+        names += ["static/vega.js", *(f"templates/{name}.js" for name in ("charts", "plots", "views"))]
+    css, *scripts = (files.joinpath(name).read_text("utf-8") for name in names)
+    colours = sorted({variant.style.colour for shown in report.shown for variant in shown.section.variants})
+    css += "\n".join(  # the swatches of methods where the page is dark
+        f'.plot [{name}="{colour}"]{{{name}:light-dark({colour},{dark})}}'
+        for colour in colours
+        if (dark := on_dark(colour)) != colour
+        for name in ("fill", "stroke")
+    )
+    css += "\n"
+    style, *allowed = (f"'sha256-{_base64(hashlib.sha256(text.encode()).digest())}'" for text in (css, *scripts))
+    template = _environment(autoescape=True).get_template("index.html.j2")
+    return template.render(
         report=report,
         css=css,
         scripts=scripts,
         trials=embedded_trials(report.charted),
         plotted=embedded_figure,
-        trials_table=lambda section: trials_table(section, place),
-        policy=_POLICY.format(style=_hash(css), script=" ".join(map(_hash, scripts))),
+        trials_table=lambda section: trials_table(section, homes),
+        policy=_POLICY.format(style=style, script=" ".join(allowed)),
         image=lambda picture: images.get(picture.name, ""),
         data_uri=lambda picture: f"data:text/csv;charset=utf-8;base64,{_base64(to_csv(picture.data))}",
         networks=lambda section: json.dumps(networks_of(section)),
     )
-
-
-def _image(picture: Picture) -> str:
-    """Return the address of what a plugin drew with matplotlib: the file itself."""
-    from harness.report.printing import draw  # matplotlib and seaborn take a second
-
-    return f"data:image/svg+xml;base64,{_base64(draw(picture)['svg'])}"
 
 
 def render_markdown(report: Report, *, figures: bool) -> str:
@@ -258,16 +250,6 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
     return environment
 
 
-def _source(path: str) -> str:
-    """Return a file of the page as it is in the package."""
-    return resources.files("harness.report").joinpath(path).read_text("utf-8")
-
-
-def _hash(text: str) -> str:
-    """Return what a policy calls the content of an element."""
-    return f"'sha256-{_base64(hashlib.sha256(text.encode()).digest())}'"
-
-
 def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
@@ -281,57 +263,38 @@ def to_csv(frame: pd.DataFrame) -> bytes:
     return flat.to_csv(index=False).encode()
 
 
-def dark_rules(colours: Iterable[str]) -> str:
-    """Return CSS that gives the swatches of methods the colours of a dark page where it is dark.
-
-    `colours`: as `#rrggbb`. Those that can be seen on dark paper as they are have no rule.
-    """
-    rules = []
-    for colour in sorted(set(colours)):
-        dark = on_dark(colour)
-        if dark != colour:
-            rules += [f'.plot [{name}="{colour}"]{{{name}:light-dark({colour},{dark})}}' for name in ("fill", "stroke")]
-    return "\n".join(rules)
-
-
-def trials_table(section: Section, place: Callable[[str], str]) -> Table:
+def trials_table(section: Section, homes: Mapping[str, str]) -> Table:
     """Return a row a trial, whatever became of it: parts, seed, status, scores, epoch time, flags, and its files.
 
-    `place`: the address of a trial's directory, "" if it is not known.
+    `homes`: the addresses of trials' directories, where they are known.
     """
     frame = section.frame.sort_values(["parts", "variant", "seed"], kind="stable")
+    figures = ["epoch_time_s", "best_val", "test_at_best_val"]
+    frame = frame.assign(**frame.reindex(columns=figures).astype(float))
     variants = {variant.key: variant for variant in section.variants}
-    size, unit = time_unit(frame["epoch_time_s"].max() if "epoch_time_s" in frame else None)
-    times = frame["epoch_time_s"] / size if "epoch_time_s" in frame else pd.Series(np.nan, frame.index)
-    places = common_places(times.dropna())
+    size, unit = time_unit(frame["epoch_time_s"].max() if "epoch_time_s" in section.frame else None)
+    places = common_places((frame["epoch_time_s"] / size).dropna())
+
+    def number(value: float, digits: int) -> Cell:
+        return Cell(f"{value:,.{digits}f}" if np.isfinite(value) else MISSING)
+
     rows = []
-    for own, seconds in zip(frame.to_dict("records"), times, strict=True):
-        home, reason = place(str(own["trial"])), _words(own.get("reason"))
-        rows.append(
-            Row(
-                variants[own["variant"]].label,
-                (
-                    Cell(str(int(own["parts"]))),
-                    Cell(str(int(own["seed"]))),
-                    Cell(str(own["status"]), reason, number=False, wrap=bool(reason)),
-                    *(_share(own.get(name)) for name in ("best_val", "test_at_best_val")),
-                    Cell(f"{seconds:,.{places}f}" if np.isfinite(seconds) else MISSING),
-                    Cell(_words(own.get("flags")), number=False, wrap=True),
-                    Cell(str(own["trial"]), number=False, link=f"{home}/record.json" if home else ""),
-                    Cell("log" if home else "", number=False, link=f"{home}/log.txt" if home else ""),
-                ),
-                variants[own["variant"]],
-                int(own["parts"]),
-            )
+    for own in frame.to_dict("records"):
+        reason, flags = (value if isinstance(value := own.get(key), str) else "" for key in ("reason", "flags"))
+        trial, parts = str(own["trial"]), int(own["parts"])
+        home = homes.get(trial, "")
+        cells = (
+            Cell(str(parts)),
+            Cell(str(int(own["seed"]))),
+            Cell(str(own["status"]), reason, number=False, wrap=bool(reason)),
+            number(100 * own["best_val"], 2),
+            number(100 * own["test_at_best_val"], 2),
+            number(own["epoch_time_s"] / size, places),
+            Cell(flags, number=False, wrap=True),
+            Cell(trial, number=False, link=f"{home}/record.json" if home else ""),
+            Cell("log" if home else "", number=False, link=f"{home}/log.txt" if home else ""),
         )
+        rows.append(Row(variants[own["variant"]].label, cells, variants[own["variant"]], parts))
     heads = ("P", "Seed", "Status", "Val (%)", "Test (%)", f"Epoch ({unit})", "Flags", "Record", "Log")
     caption = "Every trial; a click on a heading sorts. Links lead to its files while the page is where it was written."
     return Table(f"Trials, {section.title}", caption, "Method", (Group("", heads),), tuple(rows))
-
-
-def _words(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _share(value: Any) -> Cell:
-    return Cell(f"{100 * value:.2f}" if value is not None and np.isfinite(value) else MISSING)

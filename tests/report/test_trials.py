@@ -95,7 +95,7 @@ def test_every_trial_stands_in_the_table_with_its_files(tmp_path: Path) -> None:
     assert all((page.parent / link).resolve().parent.is_dir() for link in links)
     assert all((page.parent / link).is_file() for link in links if link.endswith("record.json"))
     section = one_section(tmp_path / "a b")
-    table = trials_table(section, lambda trial: "")
+    table = trials_table(section, {})
     by_trial = {row.cells[-2].text: row.cells for row in table.rows}
     assert by_trial.keys() == found.keys()
     for trial, (parts, seed, status, val, *_) in by_trial.items():

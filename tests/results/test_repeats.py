@@ -12,7 +12,7 @@ import pytest
 
 from harness.claims import judge
 from harness.report.warnings import make_notes
-from harness.report.write import _csv
+from harness.report.write import csv_files
 from harness.results.frames import load_inputs, load_results
 from harness.results.record import Record, unlike
 from harness.results.record_store import KeptSuite, ResultStore
@@ -67,8 +67,8 @@ def test_repeats_that_failed_do_not_count_and_keep_their_rows(write, tmp_path: P
     first, repeats, *_ = make_notes(load_inputs(tmp_path), [])
     assert first.lead == "3 of 4 trials did not end well"
     assert repeats.lead == "Repeats: 2 trials ran 5 times."
-    written = SimpleNamespace(report=SimpleNamespace(pictures=(), networks=()), inputs=load_inputs(tmp_path))
-    files = dict(_csv(written))  # type: ignore[arg-type]
+    report = SimpleNamespace(pictures=(), networks=())
+    files = dict(csv_files(report, load_inputs(tmp_path)))  # type: ignore[arg-type]
     assert len(pd.read_csv(io.BytesIO(files["runs.csv"]))) == 5
 
 
