@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.metrics import Metric
     from harness.results.comparison import Compared, Pair, Pairing, Point
     from harness.results.contrast import Drift
-    from harness.results.projection import NamedLink, Projection
+    from harness.results.projection import HostLink, Projection
     from harness.results.record import Record
 
 
@@ -309,12 +309,12 @@ def _groups(records: Sequence[Record], label: str | None, results: Path) -> list
 
 
 def _projections(
-    bases: Sequence[Record], links: Sequence[NamedLink], latency_s: float, ranks_per_host: int
+    bases: Sequence[Record], links: Sequence[HostLink], latency_s: float, ranks_per_host: int
 ) -> list[Row]:
     from harness.results.projection import network_label
     from harness.results.projection import project as project_trial
 
-    def on(link: NamedLink, record: Record) -> Projection:
+    def on(link: HostLink, record: Record) -> Projection:
         return project_trial(record, link.bits_s, latency_s, ranks_per_host=ranks_per_host, sockets=link.sockets)
 
     rows: list[Row] = []
@@ -337,7 +337,7 @@ def _full(record: Record, bases: Sequence[Record]) -> Record | None:
     return next((b for b in bases if b.config["method"]["name"] == "full" and setting(b) == setting(record)), None)
 
 
-def _projection_notes(links: Sequence[NamedLink], latency: str, ranks_per_host: int) -> list[str]:
+def _projection_notes(links: Sequence[HostLink], latency: str, ranks_per_host: int) -> list[str]:
     shared = "a host of its own for each rank" if ranks_per_host == 1 else f"{ranks_per_host} ranks a host"
     notes = [f"Latency {latency}, {shared}; compute includes the wait for slower ranks where it was measured apart."]
     return notes + [f"{link.name}: {link.source}." for link in links if link.source]
