@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.metrics import Metric
     from harness.results.comparison import Compared, Pair, Pairing, Point
     from harness.results.contrast import Drift
-    from harness.results.projection import NamedLink, Projection
+    from harness.results.projection import HostLink, Projection
     from harness.results.record import Record
 
 
@@ -307,12 +307,12 @@ def _groups(records: Sequence[Record], label: str | None, results: Path) -> list
 
 
 def _projections(
-    bases: Sequence[Record], links: Sequence[NamedLink], latency_s: float, ranks_per_host: int
+    bases: Sequence[Record], links: Sequence[HostLink], latency_s: float, ranks_per_host: int
 ) -> list[Row]:
     from harness.results.projection import network_label
     from harness.results.projection import project as project_trial
 
-    def on(link: NamedLink, record: Record) -> Projection:
+    def on(link: HostLink, record: Record) -> Projection:
         return project_trial(record, link.bits_s, latency_s, ranks_per_host=ranks_per_host, sockets=link.sockets)
 
     def setting(record: Record) -> dict[str, object]:

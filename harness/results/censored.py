@@ -52,9 +52,8 @@ class Times:
         """
         if not self.reached:
             return None
-        times, late = list(self.reached.values()), list(self.censored.values())
-        sample = CensoredData(uncensored=times, right=late)
-        left = ecdf(sample).sf
+        times = list(self.reached.values())
+        left = ecdf(CensoredData(uncensored=times, right=list(self.censored.values()))).sf
         at, share = left.quantiles, left.probabilities
         under = np.flatnonzero(share <= 0.5)
         if not under.size:
@@ -66,11 +65,10 @@ class Times:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # where the share is 0 or 1 there is no interval
             bounds = left.confidence_interval(CONFIDENCE, method="log-log")
-        low, high = bounds.low.probabilities, bounds.high.probabilities
-        may = np.flatnonzero(~(np.nan_to_num(high, nan=1.0) < 0.5) & ~(np.nan_to_num(low, nan=0.0) > 0.5))
-        begin = float(at[may[0]]) if may.size else middle
-        after = np.flatnonzero(np.nan_to_num(high, nan=1.0) < 0.5)
-        end = float(at[after[0]]) if after.size else math.inf
+        too_late = np.nan_to_num(bounds.high.probabilities, nan=1.0) < 0.5
+        possible = ~too_late & ~(np.nan_to_num(bounds.low.probabilities, nan=0.0) > 0.5)
+        begin = float(at[possible][0]) if possible.any() else middle
+        end = float(at[too_late][0]) if too_late.any() else math.inf
         return Interval(middle, min(begin, middle), max(end, middle))
 
     @property
@@ -113,34 +111,28 @@ def compare(times: Mapping[str, Times], luck: Sequence[float] = ()) -> list[Ahea
     (docs/design/tuning.md).
     """
     searched = SEARCH_DOUBT * float(np.mean(np.square(luck))) if len(luck) else 0.0
-    whole = {name: own for name, own in times.items() if own.count and not own.censored}
-    noise, freedom = _noise(whole)
+    noise, freedom = _noise([own.reached for own in times.values() if own.count and not own.censored])
     found = []
     for one, other in itertools.combinations(times, 2):
-        pairs = _common(times[one], times[other])
-        if not pairs:
+        mine, yours = ({**times[name].censored, **times[name].reached} for name in (one, other))
+        if not (pairs := [(mine[seed], yours[seed]) for seed in mine if seed in yours]):
             continue
         lead = float(np.mean([math.log(b / a) for a, b in pairs]))
         first, last, lead = (one, other, lead) if lead >= 0 else (other, one, -lead)
-        error = math.sqrt(noise**2 / len(pairs) + searched) if freedom else math.inf
-        reach = _range(len(times), freedom) * error if freedom else math.inf
+        reach = math.inf
+        if freedom:
+            reach = _range(max(len(times), 2), freedom) * math.sqrt(noise**2 / len(pairs) + searched)
         sure = not times[first].censored and len(pairs) > 1 and lead > reach
         found.append(Ahead(first, last, math.exp(lead), sure))
     return found
 
 
-def _common(one: Times, other: Times) -> list[tuple[float, float]]:
-    """Return the times of both for each seed, a censored one's budget."""
-    mine, yours = ({**own.censored, **own.reached} for own in (one, other))
-    return [(mine[seed], yours[seed]) for seed in mine if seed in yours]
-
-
-def _noise(whole: Mapping[str, Times]) -> tuple[float, int]:
+def _noise(whole: Sequence[Mapping[int, float]]) -> tuple[float, int]:
     """Return the standard deviation of one logarithm within a method and a seed, and its degrees of freedom."""
-    seeds = set.intersection(*(set(own.reached) for own in whole.values())) if whole else set()
+    seeds = set.intersection(*map(set, whole)) if whole else set()
     if len(seeds) < 2:
         return math.nan, 0
-    logs = np.log([[own.reached[seed] for seed in sorted(seeds)] for own in whole.values()])
+    logs = np.log([[own[seed] for seed in sorted(seeds)] for own in whole])
     if len(whole) == 1:
         return float(np.std(logs[0], ddof=1)), len(seeds) - 1
     rest = logs - logs.mean(1, keepdims=True) - logs.mean(0, keepdims=True) + logs.mean()
@@ -150,8 +142,8 @@ def _noise(whole: Mapping[str, Times]) -> tuple[float, int]:
 
 @functools.cache
 def _range(methods: int, freedom: int) -> float:
-    """Return the quantile of the studentised range of so many means."""
-    return float(studentized_range.ppf(CONFIDENCE, max(methods, 2), freedom))
+    """Return the quantile of the studentised range of so many means; to compute it takes long."""
+    return float(studentized_range.ppf(CONFIDENCE, methods, freedom))
 
 
 @dataclass(frozen=True)
@@ -174,28 +166,18 @@ def profiles(medians: Mapping[str, Mapping[str, float | None]]) -> dict[str, Pro
     `medians`: by method and workload, None where the target is not reached. A workload that nobody reaches the target
     of counts for nobody.
     """
-    workloads = sorted({name for own in medians.values() for name in own})
-    best = {
-        name: min((t for own in medians.values() if (t := own.get(name)) is not None), default=None)
-        for name in workloads
-    }
-    known = [name for name in workloads if best[name] is not None]
+    reached = {method: {name: t for name, t in own.items() if t is not None} for method, own in medians.items()}
+    known = sorted({name for own in reached.values() for name in own})
+    best = {name: min(own[name] for own in reached.values() if name in own) for name in known}
+
+    def score(ratios: Sequence[float]) -> float:  # each workload counts by how far below `R_MAX` its ratio is
+        return float(np.mean([(R_MAX - min(r, R_MAX)) / (R_MAX - 1) for r in ratios])) if ratios else math.nan
+
     found = {}
-    for method, own in medians.items():
-        ratios = {name: _ratio(own.get(name), best[name]) for name in known}
+    for method, own in reached.items():
+        ratios = {name: own[name] / best[name] if name in own else math.inf for name in known}
         finite = sorted(ratio for ratio in ratios.values() if ratio < math.inf)
         shares = tuple((i + 1) / len(known) for i in range(len(finite)))
-        without = {name: _score([r for other, r in ratios.items() if other != name]) for name in known}
-        found[method] = Profile(tuple(finite), shares, _score(list(ratios.values())), without)
+        without = {name: score([r for other, r in ratios.items() if other != name]) for name in known}
+        found[method] = Profile(tuple(finite), shares, score(list(ratios.values())), without)
     return found
-
-
-def _ratio(own: float | None, best: float | None) -> float:
-    return math.inf if own is None or best is None else own / best
-
-
-def _score(ratios: Sequence[float]) -> float:
-    """Return the mean of the profile from 1 to `R_MAX`: each workload counts by how far below that its ratio is."""
-    if not ratios:
-        return math.nan
-    return float(np.mean([(R_MAX - min(ratio, R_MAX)) / (R_MAX - 1) for ratio in ratios]))

@@ -10,7 +10,7 @@ import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -25,7 +25,7 @@ import harness
 from harness.data.prepared import locked
 from harness.files import RECORD, read_bytes
 from harness.gpus import cuda_of_torch, gpu_is_usable
-from harness.results.record import Record
+from harness.results.record import Record, suite_files
 from harness.version import built_from, release
 
 PACKAGES = (
@@ -39,19 +39,28 @@ def collect() -> dict[str, Any]:
 
     `commit` and `dirty` are those of the checkout that `harness` was imported from, else of the build that is
     installed; None where that is unknown. Memory in bytes. The host's name is not recorded: `machine` distinguishes
-    hosts apart.
+    hosts.
     """
     commit, dirty = checkout(Path(harness.__file__).resolve().parents[1])
     if commit is None:
         commit, dirty = built_from()
+    cpu = platform.processor() or None
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        cpu = next(named, None) or cpu
+    packages = dict[str, str | None].fromkeys(PACKAGES)
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            packages[name] = metadata.version(name)
     return {
         "harness": release(),
         "commit": commit,
         "dirty": dirty,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: _version(name) for name in PACKAGES},
-        "cpu": _cpu_model(),
+        "packages": packages,
+        "cpu": cpu,
         "cores": psutil.cpu_count(logical=False),
         "logical_cores": psutil.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
@@ -60,13 +69,6 @@ def collect() -> dict[str, Any]:
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         **_gpu(),
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def checkout(root: Path) -> tuple[str | None, bool | None]:
@@ -79,53 +81,34 @@ def checkout(root: Path) -> tuple[str | None, bool | None]:
 
 
 def _git(directory: Path, *arguments: str) -> str | None:
-    """Return what a git command says; None if it fails or there is no git."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(directory), *arguments], capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
-
-
-def _cpu_model() -> str | None:
-    """Return the processor's name as Linux gives it, else as Python does."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, None) or platform.processor() or None
+    """Return the output of a git command; None if it fails or there is no git."""
+    command = ["git", "-C", str(directory), *arguments]
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    return None
 
 
 def _gpu() -> dict[str, Any]:
-    """Return the GPUs' names, driver, CUDA and NCCL versions; all None without a GPU that torch can use.
-
-    Names come from NVML: asking torch would hold a CUDA context, and so GPU memory, for the whole suite.
-    """
+    """Return the GPUs' names, driver, CUDA and NCCL versions; all None without a GPU that torch can use."""
+    found: dict[str, Any] = {"gpus": None, "driver": None, "cuda": cuda_of_torch(), "nccl": None}
     if not gpu_is_usable():
-        return {"gpus": None, "driver": None, "cuda": cuda_of_torch(), "nccl": None}
+        return found
+    import pynvml
     import torch
 
-    nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.distributed.is_nccl_available() else None
-    return {**_nvml(), "cuda": torch.version.cuda, "nccl": nccl}
-
-
-def _nvml() -> dict[str, Any]:
-    """Return the names of the machine's GPUs and the driver's version; None without NVML."""
-    import pynvml
-
-    try:
+    found["cuda"] = torch.version.cuda
+    if torch.distributed.is_nccl_available():
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    # Names come from NVML: asking torch would hold a CUDA context, and so GPU memory, for the whole suite.
+    with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
         try:
             handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-            names = [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
-            return {"gpus": names, "driver": str(pynvml.nvmlSystemGetDriverVersion())}
+            names, driver = [str(pynvml.nvmlDeviceGetName(h)) for h in handles], pynvml.nvmlSystemGetDriverVersion()
+            found |= {"gpus": names, "driver": str(driver)}
         finally:
             pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return {"gpus": None, "driver": None}
+    return found
 
 
 FILE = "reference.jsonl"
@@ -154,17 +137,24 @@ def machine() -> str:
 
 def measured(seconds: float, cores: int) -> Measurement:
     """Return the measurement that this machine has just made."""
-    when = datetime.now(UTC)
-    return Measurement(machine=machine(), when=when, seconds=seconds, cores=cores)
+    return Measurement(machine=machine(), when=datetime.now(UTC), seconds=seconds, cores=cores)
 
 
 def measurements(folder: Path) -> list[Measurement]:
-    """Return what was measured for the results in `folder`, oldest first: a results directory, a suite's or a trial's.
+    """Return the measurements for the results in `folder`, oldest first: a results directory, a suite's or a trial's.
 
     Lines that are not whole are left out; results older than the file have none.
     """
-    home = folder.resolve().parent if (folder / "record.json").is_file() else folder
-    return _ordered(each for path in [home / FILE, *home.glob(f"*/{FILE}")] for each in _read(path))
+    found = {each for path in suite_files([folder], FILE) for each in _parsed(read_bytes(path, RECORD))}
+    return sorted(found, key=lambda each: (each.when, each.machine))
+
+
+def _parsed(text: bytes) -> set[Measurement]:
+    found = set()
+    for line in text.splitlines():
+        with suppress(ValidationError):
+            found.add(Measurement.model_validate_json(line))
+    return found
 
 
 def at_middle(record: Record, known: Sequence[Measurement]) -> Record:
@@ -188,33 +178,11 @@ def note(directory: Path, new: Sequence[Measurement]) -> None:
     """Add measurements that are not there yet to those of a suite's `directory`; several processes may."""
     path = directory / FILE
     with locked(path):
-        there = set(_read(path))
-        lines = "".join(each.model_dump_json() + "\n" for each in _ordered(new) if each not in there)
-        if not lines:
+        there = read_bytes(path, RECORD) if path.exists() else b""
+        added = sorted(set(new) - _parsed(there), key=lambda each: (each.when, each.machine))
+        if not added:
             return
-        with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "ab+") as file:
-            if file.tell() and not _ends_whole(path):
-                lines = "\n" + lines  # the last writer was killed in the middle of a line
-            file.write(lines.encode())
-
-
-def _ends_whole(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read() == b"\n"
-
-
-def _read(path: Path) -> list[Measurement]:
-    try:
-        lines = read_bytes(path, RECORD).splitlines()
-    except FileNotFoundError:
-        return []
-    found = []
-    for line in lines:
-        with suppress(ValidationError):
-            found.append(Measurement.model_validate_json(line))
-    return found
-
-
-def _ordered(found: Iterable[Measurement]) -> list[Measurement]:
-    return sorted(set(found), key=lambda each: (each.when, each.machine))
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "ab") as file:
+            if there and not there.endswith(b"\n"):  # the last writer was killed in the middle of a line
+                file.write(b"\n")
+            file.write("".join(each.model_dump_json() + "\n" for each in added).encode())

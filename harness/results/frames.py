@@ -15,7 +15,7 @@ import pandas as pd
 from harness.errors import UserError
 from harness.metrics import METRICS, STAT, Formula, Metric, from_declared, installed
 from harness.results.projection import network_label
-from harness.results.record import EDITED, EPOCHS_FILE, RECORD_FILE, Json, Record, whole_config
+from harness.results.record import EDITED, EPOCHS_FILE, RECORD_FILE, REPEAT, Json, Record, whole_config
 from harness.results.record_store import EPOCH_COLUMNS, read_epochs, read_records
 from harness.results.tuned import Tuning, kept_tunings
 
@@ -70,8 +70,7 @@ def _results(found: Mapping[Path, Record]) -> pd.DataFrame:
         for column in numbers:
             if not isinstance(value := row.get(column), int | float | None):
                 what = f"damaged record: bad value {reprlib.repr(value)}: must be a number"
-                fix = "remove the trial's directory; the next run repeats it"
-                raise UserError(what, file=place / RECORD_FILE, key=column, fix=fix)
+                raise UserError(what, file=place / RECORD_FILE, key=column, fix=REPEAT)
     frame = pd.DataFrame(rows, columns=[*columns])
     return pd.DataFrame({c: pd.to_numeric(own) if c in numbers else own for c, own in frame.items()})
 

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,25 +59,9 @@ class RunnerInfo(BaseModel):
     doing: str = ""
     elapsed_s: float | None = None
 
-    @classmethod
-    def here(cls, id_: str) -> RunnerInfo:
-        """Return the information on this process."""
-        job = os.environ.get("SLURM_JOB_ID")
-        if array := os.environ.get("SLURM_ARRAY_JOB_ID"):
-            job = f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID')}"
-        return cls(
-            id=id_,
-            host=platform.node(),
-            pid=os.getpid(),
-            machine=_machine(),
-            born=start_time(os.getpid()) or 0,
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
-            job=f"slurm job {job}" if job else os.environ.get("HARNESS_JOB"),
-        )
-
     @property
     def where(self) -> str:
-        """Host, process and job, as a person would ask for them."""
+        """Host, process and job, for people."""
         return f"{self.host}, pid {self.pid}" + (f", {self.job}" if self.job else "")
 
 
@@ -111,10 +95,8 @@ def _machine() -> str:
 
 
 def _write_heartbeats(path: str, interval_s: float, gone: str) -> None:
-    """Write a counter into a file every `interval_s`, and `gone` when standard input ends.
-
-    It runs alone, from its source: with the standard library only it starts in a few hundredths of a second.
-    """
+    """Write a counter into a file every `interval_s`, and `gone` when standard input ends."""
+    # It runs alone, from its source: with the standard library only it starts in a few hundredths of a second.
     import contextlib
     import os
     import select
@@ -139,55 +121,24 @@ def _write_heartbeats(path: str, interval_s: float, gone: str) -> None:
     write(f"{gone}\n")
 
 
-def start_heartbeat(*arguments: str, inherited: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """Start Python with `arguments` as a process that is to end when its standard input does: when this one ends.
-
-    It is a process, because partitioners hold the interpreter for minutes: a thread would fall silent. `inherited`:
-    file descriptors that it has, too.
-    """
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is the runner's
-        pass_fds=inherited,
-    )
-
-
-def stop_heartbeat(process: subprocess.Popen[bytes], patience_s: float) -> None:
-    """End such a process; it has `patience_s` for its last write."""
-    assert process.stdin is not None
-    process.stdin.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(patience_s)
-    process.kill()
-    process.wait()
-
-
-@dataclass
-class Liveness:
-    """Watches values that change while a process lives, by the own clock: clocks of two machines are never compared."""
-
-    clock: Callable[[], float] = time.monotonic
-    _seen: dict[str, tuple[str | None, float]] = field(default_factory=dict)
-
-    def unchanged_s(self, key: str, value: str | None) -> float:
-        """Return for how many seconds this has been the value of `key`; 0 when it is new."""
-        now = self.clock()
-        last, since = self._seen.setdefault(key, (value, now))
-        if value != last:
-            self._seen[key] = value, now
-            return 0.0
-        return now - since
-
-
 class Runner:
     """This process as a runner of a suite's directory, registered there while the context lasts."""
 
     def __init__(self, directory: Path, id_: str | None = None, heartbeat_s: float = HEARTBEAT_S) -> None:
-        self.info = RunnerInfo.here(id_ or uuid.uuid4().hex[:10])
-        self.id, self._interval_s = self.info.id, heartbeat_s
+        job = os.environ.get("SLURM_JOB_ID")
+        if array := os.environ.get("SLURM_ARRAY_JOB_ID"):
+            job = f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID')}"
+        self.id = id_ or uuid.uuid4().hex[:10]
+        self.info = RunnerInfo(
+            id=self.id,
+            host=platform.node(),
+            pid=os.getpid(),
+            machine=_machine(),
+            born=start_time(os.getpid()) or 0,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            job=f"slurm job {job}" if job else os.environ.get("HARNESS_JOB"),
+        )
+        self._interval_s = heartbeat_s
         self._info_file, self._heartbeat_file = _files(directory, self.id)
         self._said = self._since = 0.0
         self._heartbeat: subprocess.Popen[bytes] | None = None
@@ -207,8 +158,12 @@ class Runner:
         for path in (self._info_file, self._heartbeat_file):
             with contextlib.suppress(OSError):  # on a disk that takes no more writes the last heartbeat shows the end
                 path.unlink(missing_ok=True)
-        if heartbeat is not None:
-            stop_heartbeat(heartbeat, 5)
+        if heartbeat is not None and heartbeat.stdin is not None:
+            heartbeat.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                heartbeat.wait(5)  # for its last write
+            heartbeat.kill()
+            heartbeat.wait()
 
     def say(self, doing: str, *, trial: str | None = None, label: str | None = None) -> None:
         """Publish what this runner does, at most once in SAY_S; `trial` and `label` when it begins one."""
@@ -232,7 +187,15 @@ class Runner:
     def _start_heartbeat(self) -> None:
         arguments = f"{str(self._heartbeat_file)!r}, {self._interval_s}, {_GONE!r}"
         source = f"from __future__ import annotations\n{inspect.getsource(_write_heartbeats)}"
-        self._heartbeat = start_heartbeat("-I", "-S", "-c", f"{source}\n_write_heartbeats({arguments})")
+        # A process, because partitioners hold the interpreter for minutes: a thread would fall silent. It ends when its
+        # standard input does, that is with this process; Ctrl-C is the runner's, not its.
+        self._heartbeat = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", f"{source}\n_write_heartbeats({arguments})"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def _write(self) -> None:
         with contextlib.suppress(OSError):  # on a full disk the progress is not known, the trial goes on
@@ -244,10 +207,6 @@ def _files(directory: Path, id_: str) -> tuple[Path, Path]:
     return directory / RUNNERS / f"{id_}.json", directory / RUNNERS / f"{id_}.beat"
 
 
-def _heartbeat_of(directory: Path, id_: str) -> str:
-    return read_text(_files(directory, id_)[1], SMALL).strip()
-
-
 @dataclass
 class Runners:
     """The runners of a suite's directory as an observer sees them, dead ones too."""
@@ -255,9 +214,15 @@ class Runners:
     directory: Path
     lost_s: float = LOST_S
     clock: Callable[[], float] = time.monotonic
+    _seen: dict[str, tuple[str, float]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._liveness = Liveness(self.clock)
+    def stands_still(self, key: str, value: str) -> bool:
+        """Return whether this has been the value of `key` for longer than `lost_s`, by the observer's own clock."""
+        now = self.clock()
+        last, since = self._seen.setdefault(key, (value, now))
+        if value != last:
+            self._seen[key] = value, now
+        return value == last and now - since > self.lost_s
 
     def all(self) -> list[RunnerInfo]:
         """Return the runners, the first started first."""
@@ -273,7 +238,7 @@ class Runners:
     def dead(self, id_: str) -> str | None:
         """Return why a runner is known to have ended; None if it lives or its state is not known (yet)."""
         try:
-            heartbeat = _heartbeat_of(self.directory, id_)
+            heartbeat = read_text(_files(self.directory, id_)[1], SMALL).strip()
         except FileNotFoundError:
             return "has ended"
         except (OSError, UserError, UnicodeDecodeError):
@@ -283,15 +248,14 @@ class Runners:
         info = self.info(id_)
         if info is not None and info.machine == _machine():
             return None if start_time(info.pid) == info.born else "was killed"
-        silent = self._liveness.unchanged_s(id_, heartbeat) > self.lost_s
-        return f"has been silent for {self.lost_s:g} s" if silent else None
+        return f"has been silent for {self.lost_s:g} s" if self.stands_still(id_, heartbeat) else None
 
     def heartbeats_elsewhere(self) -> dict[str, str]:
         """Return the heartbeats of the runners on other machines, by id."""
         found = {}
         for id_ in [info.id for info in self.all() if info.machine != _machine()]:
             with contextlib.suppress(OSError, UserError, UnicodeDecodeError):
-                found[id_] = _heartbeat_of(self.directory, id_)
+                found[id_] = read_text(_files(self.directory, id_)[1], SMALL).strip()
         return found
 
     def bury(self) -> None:
@@ -312,20 +276,12 @@ class Lease:
     done: bool = False
 
 
-@dataclass
 class Leases:
     """The leases of a suite's directory, taken by the runner `own`."""
 
-    directory: Path
-    own: str
-    runners: Runners
-    _read: dict[tuple[str, int], Lease] = field(default_factory=dict)
-    _empty: dict[tuple[str, int], float] = field(default_factory=dict)
-
-    @property
-    def home(self) -> Path:
-        """The directory of the files."""
-        return self.directory / LEASES
+    def __init__(self, directory: Path, own: str, runners: Runners) -> None:
+        self.home, self.own, self.runners = directory / LEASES, own, runners
+        self._read: dict[tuple[str, int], Lease] = {}
 
     def latest(self) -> dict[str, Lease]:
         """Return the valid lease of each trial that was ever leased."""
@@ -391,8 +347,7 @@ class Leases:
         if key not in self._read:
             content = read_object(self.home / f"{trial}.{number}", SMALL)
             if content is None:  # being written, by a runner that may die before the end
-                since = self._empty.setdefault(key, self.runners.clock())
-                waited = self.runners.clock() - since > self.runners.lost_s
+                waited = self.runners.stands_still(f"{trial}.{number}", "")
                 return Lease(trial, number, None if waited else _UNKNOWN)
             self._read[key] = Lease(trial, number, content.get("runner"), bool(content.get("done")))
         return self._read[key]

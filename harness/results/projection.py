@@ -40,17 +40,17 @@ ALL_REDUCE = -1  # the peer of an all-reduce's channel
 
 @dataclass(frozen=True)
 class HostLink:
-    """A host's link to the switch: bits a second each way, seconds a message, and who drives it."""
+    """A host's link to the switch: bits a second each way, seconds a message, and whether sockets carry its bytes.
+
+    `source`: where its rate is from, "" if a user gave it.
+    """
 
     bits_s: float
-    latency_s: float
+    latency_s: float = 0.0
     ranks_per_host: int = 1
     sockets: bool = True
-
-    def seconds(self, size: float, latencies: float) -> float:
-        """Return the time of `size` bytes of payload in one direction, and so many latencies."""
-        framed = size * FRAME / PAYLOAD if self.sockets else size
-        return 8 * framed / self.bits_s + latencies * self.latency_s
+    name: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,86 +120,63 @@ def project(
     """
     if reason := why_not(record):
         raise UserError(f"cannot be projected: it {reason}", key=f"trial {record.trial}")
+
+    def compute(phases: Mapping[str, float]) -> float:
+        return sum(seconds for phase, seconds in phases.items() if phase not in NOT_COMPUTE)
+
     sent = _transfers(record, HostLink(rate_bits_s, latency_s, ranks_per_host, sockets))
-    phases = max(_rank_phases(record), key=_compute)
+    phases = max(_rank_phases(record), key=compute)
     scale = float(record.result["epoch_time_s"]) / sum(phases.values())
     if sockets:
-        own = _transfers(record, _own_link(record))
+        spec = network_of(record)
+        measured_on = HostLink(math.inf, ranks_per_host=len(record.ranks))  # the loopback is no link
+        if spec is not None:
+            measured_on = HostLink(spec.bits_s, spec.latency_s, spec.ranks_per_host)
+        own = _transfers(record, measured_on)
         for kind, phase in (("exchange", "comm"), ("reduce", "reduce")):
             sent[kind] = max(sent[kind], scale * phases.get(phase, 0.0) - own[kind])
     wait_s = scale * phases.get("wait", 0.0)
-    return Projection(scale * _compute(phases), wait_s, sent["exchange"], sent["reduce"], sent["overlapped"])
+    return Projection(scale * compute(phases), wait_s, sent["exchange"], sent["reduce"], sent["overlapped"])
 
 
 def _rank_phases(record: Record) -> list[dict[str, float]]:
     """Return each rank's mean seconds by phase; of older records those of the slowest rank, all they have."""
     found = record.result.get("rank_phases")
     if not found:
-        there = {key: value for key, value in record.result.items() if key.startswith("time_")}
-        there.pop("time_to_target_s", None)
-        found = [{key.removeprefix("time_").removesuffix("_s"): value for key, value in there.items()}]
+        columns = {key: v for key, v in record.result.items() if key.startswith("time_") and key != "time_to_target_s"}
+        found = [{key.removeprefix("time_").removesuffix("_s"): value for key, value in columns.items()}]
     return [{phase: float(seconds or 0.0) for phase, seconds in phases.items()} for phases in found]
-
-
-def _compute(phases: Mapping[str, float]) -> float:
-    return sum(seconds for phase, seconds in phases.items() if phase not in NOT_COMPUTE)
-
-
-def _own_link(record: Record) -> HostLink:
-    """Return the link that a trial was measured on; the loopback is none."""
-    spec = network_of(record)
-    if spec is None:
-        return HostLink(math.inf, 0.0, len(record.ranks))
-    return HostLink(spec.bits_s, spec.latency_s, spec.ranks_per_host)
 
 
 def _transfers(record: Record, link: HostLink) -> dict[str, float]:
     """Return the seconds an epoch's bytes take on a link, by how they are sent."""
     steps: defaultdict[tuple[Any, ...], list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
-    for index, rank in enumerate(record.ranks):
-        for row in rank["traffic"]:
+    for index, report in enumerate(record.ranks):
+        for row in report["traffic"]:
             # Swaps stay on the host: they are compute.
             if row["scope"] == "epoch" and row["purpose"] != "swap":
                 overlapped, reduced = bool(row.get("overlapped")), row["peer"] == ALL_REDUCE
                 key = (overlapped, reduced, row["purpose"], row["layer"], row["direction"])
-                steps[key].append((rank.get("rank", index), row))
+                steps[key].append((report.get("rank", index), row))
     seconds = {"exchange": 0.0, "reduce": 0.0, "overlapped": 0.0}
     for (overlapped, reduced, *_), rows in steps.items():
+        size = calls = 0
+        if not reduced:  # the busiest direction of the busiest link
+            loads: defaultdict[tuple[int, str], int] = defaultdict(int)
+            for rank, row in rows:
+                host = rank // link.ranks_per_host
+                if row["peer"] // link.ranks_per_host != host:
+                    loads[host, "out"] += row["sent_bytes"]
+                    loads[host, "in"] += row["received_bytes"]
+                    calls = max(calls, row["calls"])
+            size = max(loads.values(), default=0)
+        elif len(record.ranks) > link.ranks_per_host:  # a ring that leaves each host once
+            size, calls = max((row["sent_bytes"], row["calls"]) for _, row in rows)
+            calls *= 2 * (len(record.ranks) - 1)
         kind = "overlapped" if overlapped else "reduce" if reduced else "exchange"
-        step = _all_reduce(rows, link, len(record.ranks)) if reduced else _exchange(rows, link)
-        seconds[kind] += step / record.result["epochs"]
+        framed = size * FRAME / PAYLOAD if link.sockets else size
+        seconds[kind] += (8 * framed / link.bits_s + calls * link.latency_s) / record.result["epochs"]
     return seconds
-
-
-def _exchange(rows: Iterable[tuple[int, Mapping[str, Any]]], link: HostLink) -> float:
-    """Return the seconds that all calls of one exchange take: the busiest direction of the busiest link."""
-    loads: defaultdict[tuple[int, str], int] = defaultdict(int)
-    calls = 0
-    for rank, row in rows:
-        host = rank // link.ranks_per_host
-        if row["peer"] // link.ranks_per_host != host:
-            loads[host, "out"] += row["sent_bytes"]
-            loads[host, "in"] += row["received_bytes"]
-            calls = max(calls, row["calls"])
-    return link.seconds(max(loads.values(), default=0), calls)
-
-
-def _all_reduce(rows: Iterable[tuple[int, Mapping[str, Any]]], link: HostLink, ranks: int) -> float:
-    """Return the seconds that all calls of an all-reduce take as a ring that leaves each host once."""
-    if ranks <= link.ranks_per_host:
-        return 0.0
-    share, calls = max((row["sent_bytes"], row["calls"]) for _, row in rows)
-    return link.seconds(share, calls * 2 * (ranks - 1))
-
-
-@dataclass(frozen=True)
-class NamedLink:
-    """A network a user asked for: bits a second each way, `sockets` as for `project`, and who says so."""
-
-    name: str
-    bits_s: float
-    sockets: bool
-    source: str = ""
 
 
 PRESETS = {
@@ -212,11 +189,11 @@ PRESETS = {
 """Links that move bytes without the kernel's sockets: bits a second each way, and who says so."""
 
 
-def parse_link(text: str, key: str) -> NamedLink:
-    """Return what `text` names: a preset, or a rate such as "10gbit"; UserError naming `key` otherwise."""
+def parse_link(text: str, key: str) -> HostLink:
+    """Return the link that `text` names: a preset, or a rate such as "10gbit"; UserError naming `key` otherwise."""
     if text in PRESETS:
         bits_s, source = PRESETS[text]
-        return NamedLink(text, bits_s, sockets=False, source=source)
+        return HostLink(bits_s, sockets=False, name=text, source=source)
     try:
         bits_s = parse_rate(text)
     except ValueError:
@@ -224,30 +201,10 @@ def parse_link(text: str, key: str) -> NamedLink:
         raise UserError(f"unknown network '{text}'", key=key, fix=fix) from None
     if not bits_s:
         raise UserError(f"'{text}' is no rate: it must be more than 0", key=key)
-    return NamedLink(text, bits_s, sockets=True)
+    return HostLink(bits_s, name=text)
 
 
 LOOPBACK = "none"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A trial on a network, and the projection of its twin `base` onto that network."""
-
-    base: Record
-    trial: Record
-    network: NetworkSpec
-    projection: Projection
-
-    @property
-    def measured_s(self) -> float:
-        """Seconds of the trial's epoch."""
-        return float(self.trial.result["epoch_time_s"])
-
-    @property
-    def error(self) -> float:
-        """Projected / measured - 1."""
-        return self.projection.epoch_time_s / self.measured_s - 1
 
 
 def network_label(record: Record) -> str:
@@ -282,10 +239,25 @@ def base_of(group: Sequence[Record], label: str | None = None) -> Record | None:
     return max(group, key=freedom)
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """A trial on a network, its seconds an epoch, and the projection of its twin onto that network."""
+
+    trial: Record
+    measured_s: float
+    projection: Projection
+
+    @property
+    def error(self) -> float:
+        """Projected / measured - 1."""
+        return self.projection.epoch_time_s / self.measured_s - 1
+
+
 def compare_counterparts(group: Sequence[Record], base: Record) -> list[Comparison]:
     """Hold the projection of `base` against every other trial of its group that has a network."""
-    others = [(record, spec) for record in group if record is not base and (spec := network_of(record))]
-    return [
-        Comparison(base, record, spec, project(base, spec.bits_s, spec.latency_s, ranks_per_host=spec.ranks_per_host))
-        for record, spec in others
-    ]
+    found = []
+    for record in group:
+        if record is not base and (spec := network_of(record)):
+            projected = project(base, spec.bits_s, spec.latency_s, ranks_per_host=spec.ranks_per_host)
+            found.append(Comparison(record, float(record.result["epoch_time_s"]), projected))
+    return found

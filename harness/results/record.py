@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any, Literal, TypeVar
@@ -21,24 +21,20 @@ from harness.spec import RENAMED
 from harness.suite.schema import LATER, TrialConfig
 from harness.suite.sections import NetworkSpec
 
-SCHEMA_VERSION = 1
 RECORD_FILE, EPOCHS_FILE = "record.json", "epochs.parquet"
+REPEAT = "remove the trial's directory; the next run repeats it"
 Status = Literal["ok", "oom", "timeout", "diverged", "invalid", "error", "skipped"]
 Json = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
+class _Section(BaseModel, extra="allow"):
     name: str | None = None
     options: Json | None = None
 
 
-class _Shape(BaseModel):
+class _Shape(BaseModel, extra="allow"):
     """The parts of a TrialConfig, of whatever version, that rows of results read."""
-
-    model_config = ConfigDict(extra="allow")
 
     dataset: _Section | str | None = None
     model: _Section | str | None = None
@@ -58,7 +54,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    schema_version: int = Field(SCHEMA_VERSION, description="of this layout")
+    schema_version: int = Field(1, description="of this layout")
     trial: str = Field(description="the trial's id")
     suite: str
     label: str = ""
@@ -94,13 +90,8 @@ class Record(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-        return config
-
-    @field_validator("config")
-    @classmethod
-    def _new_names(cls, config: Json) -> Json:
         # Options of older records get today's names; every full-graph method's are complete.
-        method = config.get("method")
+        method: Json | str | None = config.get("method")
         if not isinstance(method, dict):
             return config
         options = method.get("options") or {}
@@ -142,12 +133,11 @@ def digest_of(content: Json) -> str:
 
 
 def read_record(path: Path) -> Record:
-    """Read a `record.json`; UserError if it is damaged or of a newer harness.
+    """Read a `record.json`; UserError if it is damaged or of a newer harness, OSError if it cannot be read.
 
     It is flagged if it, or its file of epochs, is not as it was written.
     """
-    fix = "remove the trial's directory; the next run repeats it"
-    record = read_versioned(path, Record, SCHEMA_VERSION, ("record", "damaged record"), fix)
+    record = read_versioned(path, Record, "record", "damaged record", REPEAT)
     if record.epochs_sha256 is not None:
         with suppress(OSError):  # a reader of the epochs reports that they cannot be read
             if hash_file(path.with_name(EPOCHS_FILE)) != record.epochs_sha256:
@@ -155,13 +145,12 @@ def read_record(path: Path) -> Record:
     return record
 
 
-def read_versioned(path: Path, kind: type[M], version: int, named: tuple[str, str], fix: str) -> M:
+def read_versioned(path: Path, kind: type[M], what: str, damaged: str, fix: str) -> M:
     """Read JSON with a `schema_version` as a `kind`; NaN, infinities and half characters are no JSON.
 
-    `version`: the newest that is known; `named`: words for the file, and for a damaged one; `fix`: of damage.
-    UserError if it is damaged, newer, too large or no regular file, OSError if it cannot be read.
+    `what`, `damaged`: words for the file, and for a damaged one; `fix`: of damage. UserError if it is damaged, newer
+    than the `kind`, too large or no regular file, OSError if it cannot be read.
     """
-    what, damaged = named
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is no JSON")
@@ -174,8 +163,9 @@ def read_versioned(path: Path, kind: type[M], version: int, named: tuple[str, st
     except (ValueError, RecursionError) as error:
         raise UserError(f"{damaged}: not JSON", file=path, fix=fix) from error
     found = content.get("schema_version") if isinstance(content, dict) else None
-    if isinstance(found, int) and found > version:
-        message = f"{what} of schema {found}, this harness reads up to {version}"
+    known = kind.model_fields["schema_version"].default
+    if isinstance(found, int) and found > known:
+        message = f"{what} of schema {found}, this harness reads up to {known}"
         raise UserError(message, file=path, fix="upgrade harness")
     try:
         return kind.model_validate(content, context=KEPT)
@@ -185,12 +175,19 @@ def read_versioned(path: Path, kind: type[M], version: int, named: tuple[str, st
         raise UserError(f"{damaged}: {where}{first['msg']}", file=path, fix=fix) from error
 
 
-def read_kept(path: Path, kind: type[M], version: int, what: str, fix: str) -> M:
+def read_kept(path: Path, kind: type[M], what: str, fix: str) -> M:
     """Read a file that is kept with records as `read_versioned` does; UserError also if it cannot be read."""
     try:
-        return read_versioned(path, kind, version, (what, "damaged"), fix)
+        return read_versioned(path, kind, what, "damaged", fix)
     except OSError as error:
         raise UserError("damaged: not JSON", file=path, fix=fix) from error
+
+
+def suite_files(directories: Sequence[Path], name: str) -> Iterator[Path]:
+    """Yield the files of a name in suites' directories; a directory is a results directory, a suite's or a trial's."""
+    for place in directories:
+        home = place.resolve().parent if (place / RECORD_FILE).is_file() else place
+        yield from sorted([*home.glob(name), *home.glob(f"*/{name}")])
 
 
 def flatten(value: object, prefix: str = "") -> dict[str, Any]:
@@ -269,7 +266,7 @@ def unlike(record: Record, trial: TrialConfig, directory: Path, repeats: int) ->
     if record.status != "ok" or trial.device != "cpu":  # on a GPU sums are taken in any order
         return []
     for number in range(repeats):
-        path = directory / trial.model_copy(update={"repeat": number}).id / "record.json"
+        path = directory / trial.model_copy(update={"repeat": number}).id / RECORD_FILE
         if number == trial.repeat or not path.is_file():
             continue
         try:

@@ -20,7 +20,7 @@ from harness.errors import UserError
 from harness.files import open_regular, size_text, write_whole
 from harness.results.environment import at_middle, measurements, note
 from harness.results.leases import LEASES, RUNNERS, Leases, Runner, Runners, named
-from harness.results.record import EPOCHS_FILE, RECORD_FILE, Record, read_kept, read_record
+from harness.results.record import EPOCHS_FILE, RECORD_FILE, REPEAT, Record, read_kept, read_record, suite_files
 from harness.suite.schema import PLAIN_NAME, Suite, TrialConfig
 from harness.suite.sections import Claim
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 SUITE_FILE = "suite.json"
-SCHEMA_VERSION = 1
 
 
 class KeptSuite(BaseModel):
@@ -38,7 +37,7 @@ class KeptSuite(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    schema_version: int = Field(SCHEMA_VERSION, description="of this layout")
+    schema_version: int = Field(1, description="of this layout")
     file: str | None = Field(None, description="the suite file's name, without its directory")
     suite: dict[str, Any] = Field(description="the Suite with its overrides")
     name: str
@@ -66,19 +65,12 @@ def write_suite(directory: Path, suite: KeptSuite, temporary: Path | None = None
 def read_suite(path: Path) -> KeptSuite:
     """Read a `suite.json`; UserError if it is damaged or of a newer harness."""
     fix = "remove it; `harness check-claims --suite FILE` works without it"
-    return read_kept(path, KeptSuite, SCHEMA_VERSION, "suite", fix)
+    return read_kept(path, KeptSuite, "suite", fix)
 
 
 def kept_suites(directories: Sequence[Path]) -> dict[str, KeptSuite]:
     """Return the suites kept with results, by name; of two of one name the last directory's."""
     return {suite.name: suite for suite in map(read_suite, suite_files(directories, SUITE_FILE))}
-
-
-def suite_files(directories: Sequence[Path], name: str) -> Iterator[Path]:
-    """Yield the files of a name in suites' directories; a directory is a results directory, a suite's or a trial's."""
-    for place in directories:
-        home = place.resolve().parent if (place / RECORD_FILE).is_file() else place
-        yield from sorted([*home.glob(name), *home.glob(f"*/{name}")])
 
 
 STAGING = ".staging"
@@ -325,8 +317,7 @@ def _check_epochs(place: Path) -> None:
         # The record has just moved, and another may have its name already.
         whole = not (place / RECORD_FILE).exists() or identity() != before
     if not whole:
-        fix = "remove the trial's directory; the next run repeats it"
-        raise UserError("damaged record: its epochs are gone or cut short", file=path, fix=fix)
+        raise UserError("damaged record: its epochs are gone or cut short", file=path, fix=REPEAT)
 
 
 def read_records(path: Path, *, required: bool = False) -> dict[Path, Record]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from statistics import fmean, median
 from typing import Any
@@ -34,9 +34,19 @@ def reduce(ranks: Sequence[Json], declared: Mapping[str, Metric] | None = None) 
     for metric in (*METRICS.values(), *own.values()):
         if metric.key and not metric.key.startswith("stats."):
             result[metric.name] = _read(metric, ranks, summary, epochs)
-    result["train_nodes_per_s"] = _per_second(_over_ranks(sum, ranks, "train_nodes"), result["epoch_time_s"])
+    nodes, seconds = _over_ranks(sum, ranks, "train_nodes"), result["epoch_time_s"]
+    result["train_nodes_per_s"] = nodes / seconds if nodes is not None and seconds else None
     result |= traffic(ranks)
-    result |= _memory(ranks)
+    # The peak is of the rank that used most, the memory model of the rank that should need most.
+    peaks = [rank for rank in ranks if rank.get("peak_memory_bytes")]
+    largest = max(peaks, key=lambda rank: int(rank["peak_memory_bytes"]), default={})
+    keys = ("peak_memory_bytes", "peak_memory_source", "base_memory_bytes", "mapped_bytes")
+    result |= {key: largest.get(key) for key in keys}
+    peak, base = result["peak_memory_bytes"], result["base_memory_bytes"]
+    result["peak_above_base_bytes"] = None if peak is None or base is None else peak - base
+    models: list[Json] = [rank["memory_model"] for rank in ranks if rank.get("memory_model")]
+    model = max(models, key=lambda components: sum(components.values()), default=None)
+    result |= {"memory_model": model, "memory_model_bytes": sum(model.values()) if model else None}
     result |= _outside_epochs(ranks, result)
     accounts = [rank.get("wire") or {} for rank in ranks]
     counted = _over_ranks(sum, accounts, "counted_bytes")
@@ -52,31 +62,26 @@ _OVER: Mapping[str, Callable[[list[Any]], Any]] = {"sum": sum, "max": max, "mean
 
 
 def _read(metric: Metric, ranks: Sequence[Json], summary: Json, epochs: _Epochs) -> Any:
-    """Return a metric as its `key`, `ranks` and `epochs` say."""
+    """Return a metric as its `key`, `ranks` and `epochs` say; one of epochs is None unless every rank has epochs."""
     where, _, name = metric.key.rpartition(".")
     if where == "summary":
         return summary.get(name)
-    if where == "epochs":
-        return _over_epochs(metric, ranks, name, epochs)
-    reports = [rank.get(where) or {} for rank in ranks] if where else ranks
-    if metric.ranks == "largest known":
-        return max(_known(report.get(name) for report in reports), default=None)
-    return _over_ranks(_OVER[metric.ranks], reports, name)
-
-
-def _over_epochs(metric: Metric, ranks: Sequence[Json], key: str, epochs: _Epochs) -> float | None:
-    """Reduce a metric of epochs; None unless every rank has epochs."""
+    if where != "epochs":
+        reports = [rank.get(where) or {} for rank in ranks] if where else ranks
+        if metric.ranks == "largest known":
+            return max(_known(report.get(name) for report in reports), default=None)
+        return _over_ranks(_OVER[metric.ranks], reports, name)
     over = epochs.named[metric.epochs]
     if not over or not (epochs.plain or epochs.untimed):
         return None
     if metric.ranks == "slowest":
-        return epochs.mean(epochs.slowest, key, over)
+        return epochs.mean(epochs.slowest, name, over)
     if metric.ranks == "devices":
         # One of the ranks that share a device reports it; without each device's value there is no sum.
-        reporting = [r for r, rank in enumerate(ranks) if key in (rank.get("meters") or {}).get("counts_for", ())]
-        values = [epochs.mean(r, key, over) for r in reporting]
+        reporting = [r for r, rank in enumerate(ranks) if name in (rank.get("meters") or {}).get("counts_for", ())]
+        values = [epochs.mean(r, name, over) for r in reporting]
         return sum(_known(values)) if values and None not in values else None
-    known = _known(epochs.mean(r, key, over) for r in range(len(ranks)))
+    known = _known(epochs.mean(r, name, over) for r in range(len(ranks)))
     return _OVER[metric.ranks](known) if known else None
 
 
@@ -84,10 +89,6 @@ def _over_ranks(how: Callable[[list[Any]], Any], ranks: Sequence[Json], key: str
     """Reduce one value over the ranks; None unless every rank has it."""
     values = [rank.get(key) for rank in ranks]
     return how(values) if values and None not in values else None
-
-
-def _per_second(count: float | None, seconds: float | None) -> float | None:
-    return count / seconds if count is not None and seconds else None
 
 
 def _known(values: Iterable[Any]) -> list[Any]:
@@ -104,10 +105,10 @@ class _Epochs:
         self.by_rank: list[dict[int, Json]] = [
             {row["epoch"]: row for row in rank.get("epochs") or []} for rank in ranks
         ]
-        common = sorted(set.intersection(*(set(rows) for rows in self.by_rank))) if self.by_rank else []
-        warmup = default_warmup(len(common)) if warmup is None else warmup
-        self.warmup = min(warmup, len(common)) if common else None
-        self.common, self.timed = common, common[warmup:]
+        self.common = sorted(set.intersection(*map(set, self.by_rank))) if self.by_rank else []
+        warmup = default_warmup(len(self.common)) if warmup is None else warmup
+        self.warmup = min(warmup, len(self.common)) if self.common else None
+        self.timed = self.common[warmup:]
         self.aligned = [e for e in self.timed if self.by_rank[0][e].get("timing") == "breakdown"]
         self.untimed = [e for e in self.timed if self.by_rank[0][e].get("timing") == "off"]
         self.plain = [e for e in self.timed if e not in {*self.aligned, *self.untimed}]
@@ -138,8 +139,7 @@ def _timing(epochs: _Epochs) -> Json:
     slowest, medians = times.max(axis=0), np.median(times, axis=1)
     interval = median_interval(slowest)
     assert interval is not None  # there are plain epochs
-    ranks = range(len(epochs.by_rank))
-    cpu, wall = ([epochs.mean(rank, key, epochs.plain) for rank in ranks] for key in ("cpu_s", "epoch_time_s"))
+    used = [[epochs.mean(r, key, epochs.plain) for key in ("cpu_s", "epoch_time_s")] for r in range(len(medians))]
     result |= {
         "epoch_time_s": interval.centre,
         "epoch_time_low_s": interval.low,
@@ -147,10 +147,10 @@ def _timing(epochs: _Epochs) -> Json:
         "timed_epochs": len(epochs.plain),
         "too_short": len(epochs.plain) < ENOUGH,
         "noisy": interval.noisy,
-        "throughput_epochs_s": _per_second(1, interval.centre),
+        "throughput_epochs_s": 1 / interval.centre if interval.centre else None,
         "imbalance": float(medians.max() / medians.mean()) if medians.mean() > 0 else None,
         "rank_epoch_time_s": medians.tolist(),
-        "cpu_utilisation": mean(_known(map(_per_second, cpu, wall))),
+        "cpu_utilisation": mean([cpu / wall for cpu, wall in used if cpu is not None and wall]),
     }
     steps = np.array([epochs.mean(0, "steps", [epoch]) or 0.0 for epoch in epochs.plain])
     if steps.all():
@@ -250,35 +250,37 @@ def _outside_epochs(ranks: Sequence[Json], result: Json) -> Json:
     }
 
 
-def _memory(ranks: Sequence[Json]) -> Json:
-    """Peak memory of the rank that used most, and the memory model of the rank that should need most."""
-    largest = max(
-        (r for r in ranks if r.get("peak_memory_bytes")), key=lambda r: int(r["peak_memory_bytes"]), default={}
-    )
-    keys = ("peak_memory_bytes", "peak_memory_source", "base_memory_bytes", "mapped_bytes")
-    result: Json = {key: largest.get(key) for key in keys}
-    peak, base = result["peak_memory_bytes"], result["base_memory_bytes"]
-    result["peak_above_base_bytes"] = None if peak is None or base is None else peak - base
-    models: list[Json] = [rank["memory_model"] for rank in ranks if rank.get("memory_model")]
-    model = max(models, key=lambda components: sum(components.values()), default=None)
-    return result | {"memory_model": model, "memory_model_bytes": sum(model.values()) if model else None}
+LOADED = 0.1  # share of the trial's cores that others may take before an epoch is marked
 
 
 def flags(ranks: Sequence[Json]) -> list[str]:
     """Return the flags of the ranks' reports, each once with its ranks: `KEY: what (ranks [0, 1])`.
 
-    Load, and a GPU whose clock is held down, are flagged if they concern most of the timed epochs.
+    Other processes, or a quota, that took cores are flagged if they did in most of the timed epochs; a GPU whose clock
+    was held down, if it was in more than `LOADED` of its samples.
     """
     found: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for rank in ranks:
         for key, text in rank.get("flags") or ():
             found[key, text].append(rank["rank"])
+    lines = [f"{key}: {text} (ranks {sorted(who)})" for (key, text), who in found.items()]
     summary: Json = next((r["summary"] for r in ranks if r.get("summary")), {})
-    machine = load_flag(ranks, _Epochs(ranks, summary.get("warmup_epochs")).timed), slowed_flag(ranks)
-    return [
-        *(f"{key}: {text} (ranks {sorted(who)})" for (key, text), who in found.items()),
-        *(flag for flag in machine if flag is not None),
-    ]
+    timed = _Epochs(ranks, summary.get("warmup_epochs")).timed
+    shares: dict[int, float] = {}
+    for row in (row for row in epoch_rows(ranks) if row["epoch"] in timed):
+        taken = [row.get("foreign_share"), row.get("throttled")]
+        shares[row["epoch"]] = max(shares.get(row["epoch"], 0.0), *(share or 0.0 for share in taken))
+    loaded = [share for share in shares.values() if share > LOADED]
+    if 2 * len(loaded) > len(shares):
+        took = f"others took {median(loaded):.0%} of the trial's cores (median)"
+        lines.append(f"load: noisy, {took} in {len(loaded)} of {len(shares)} timed epochs")
+    slowed = [m for rank in ranks if (m := rank.get("meters")) and (m.get("gpu_slowed_share") or 0.0) > LOADED]
+    if slowed:
+        worst = max(slowed, key=lambda meters: float(meters["gpu_slowed_share"]))
+        why = ", ".join(sorted(worst.get("gpu_slowed") or {}, key=lambda reason: -worst["gpu_slowed"][reason]))
+        held = f"the GPU's clock was held down in {worst['gpu_slowed_share']:.0%} of the samples"
+        lines.append(f"throttle: noisy, {held}: {why}")
+    return lines
 
 
 ETHERNET, IP_AND_TCP = 14, 52  # bytes of headers
@@ -288,7 +290,8 @@ def traffic(ranks: Sequence[Json]) -> Json:
     """Bytes sent by all ranks in a mean epoch, by purpose, estimated with headers, and counted by the interfaces.
 
     The estimate is of full frames: Ethernet 14, IPv4 20, TCP 32 with time stamps. Acknowledgements, barriers and frames
-    that are not full come on top. None on the loopback, and where the size of a frame is not known.
+    that are not full come on top. None on the loopback, and where the size of a frame is not known. Bytes of the
+    interfaces are None unless all ranks counted them.
     """
     epochs: set[int] = set()
     totals: defaultdict[str, int] = defaultdict(int)
@@ -299,35 +302,28 @@ def traffic(ranks: Sequence[Json]) -> Json:
                 totals[key] += value
     result: Json = {key: total / len(epochs) for key, total in totals.items()}
     links = [rank.get("link") for rank in ranks]
-    result["wire_estimate_bytes"] = None
+    result |= dict.fromkeys(("wire_estimate_bytes", "wire_bytes", "wire_ratio"))
     if links and all(link and not link["loopback"] and link["mtu"] for link in links):
         mtu: int = min(link["mtu"] for link in links if link)
         result["wire_estimate_bytes"] = between_ranks(result) * (mtu + ETHERNET) / (mtu - IP_AND_TCP)
-    return result | {"wire_bytes": None, "wire_ratio": None} | _seen_by_interfaces(ranks, len(epochs))
+    checks = [rank["traffic_check"] for rank in ranks if rank.get("traffic_check")]
+    if checks and epochs and all(check["sent_bytes"] is not None for check in checks):
+        by_link: dict[tuple[Any, Any], list[Json]] = defaultdict(list)
+        for check in checks:
+            by_link[check["network"], check["interface"]].append(check)
+        # An interface counts once: on the loopback it carries all ranks' traffic.
+        sent = sum(max(check["sent_bytes"] for check in own) for own in by_link.values())
+        counted = sum(check["counted_sent_bytes"] for check in checks)
+        # Where several ranks share a host's link, messages between them do not pass it.
+        comparable = all(len(own) == 1 or own[0]["loopback"] for own in by_link.values())
+        result["wire_bytes"] = sent / len(epochs)
+        result["wire_ratio"] = sent / counted if comparable and counted else None
+    return result
 
 
 def between_ranks(result: Json) -> float:
     """Return the bytes of payload that a trial's ranks sent each other in an epoch: all but the swaps."""
     return float(sum(size for key, size in result.items() if key.startswith("bytes_") and key != "bytes_swap"))
-
-
-def _seen_by_interfaces(ranks: Sequence[Json], epochs: int) -> Json:
-    """Return the bytes that the interfaces sent in an epoch, and their ratio to those counted; {} unless verified."""
-    checks = [rank["traffic_check"] for rank in ranks if rank.get("traffic_check")]
-    if not checks or not epochs or any(check["sent_bytes"] is None for check in checks):
-        return {}
-    links: dict[tuple[Any, Any], list[Json]] = defaultdict(list)
-    for check in checks:
-        links[check["network"], check["interface"]].append(check)
-    # An interface counts once: on the loopback it carries all ranks' traffic.
-    sent = sum(max(check["sent_bytes"] for check in link) for link in links.values())
-    counted = sum(check["counted_sent_bytes"] for check in checks)
-    # Where several ranks share a host's link, messages between them do not pass it.
-    comparable = all(len(link) == 1 or link[0]["loopback"] for link in links.values())
-    return {"wire_bytes": sent / epochs, "wire_ratio": sent / counted if comparable and counted else None}
-
-
-LOADED = 0.1  # share of the trial's cores that others may take before an epoch is marked
 
 
 def mark_load(ranks: Sequence[Json]) -> None:
@@ -344,7 +340,7 @@ def mark_load(ranks: Sequence[Json]) -> None:
         others = [set(more) for where, more in groups if where == machine and more != cores]
         known = bool(cores) and not any(more & set(cores) for more in others)
         by_epoch: dict[int, list[Json]] = defaultdict(list)
-        for row in (row for rank in group for row in rank.get("epochs") or ()):
+        for row in epoch_rows(group):
             by_epoch[row["epoch"]].append(row)
         for rows in by_epoch.values():
             share = None
@@ -354,28 +350,3 @@ def mark_load(ranks: Sequence[Json]) -> None:
                 share = max(0.0, busy - sum(float(row["own_cores"]) for row in rows)) / len(cores)
             for row in rows:
                 row["foreign_share"] = share
-
-
-def load_flag(ranks: Sequence[Json], timed: Collection[int]) -> str | None:
-    """Return the flag of a trial if other processes, or a quota, took cores in most `timed` epochs; or None."""
-    shares: dict[int, float] = {}
-    for row in (row for rank in ranks for row in rank.get("epochs") or () if row["epoch"] in timed):
-        taken = [row.get("foreign_share"), row.get("throttled")]
-        shares[row["epoch"]] = max(shares.get(row["epoch"], 0.0), *(share or 0.0 for share in taken))
-    loaded = [share for share in shares.values() if share > LOADED]
-    if 2 * len(loaded) <= len(shares):
-        return None
-    return (
-        f"load: noisy, others took {median(loaded):.0%} of the trial's cores (median) "
-        f"in {len(loaded)} of {len(shares)} timed epochs"
-    )
-
-
-def slowed_flag(ranks: Sequence[Json]) -> str | None:
-    """Return the flag of a trial whose GPU's clock was held down in more than `LOADED` of its samples; or None."""
-    slowed = [m for rank in ranks if (m := rank.get("meters")) and (m.get("gpu_slowed_share") or 0.0) > LOADED]
-    if not slowed:
-        return None
-    worst = max(slowed, key=lambda meters: float(meters["gpu_slowed_share"]))
-    why = ", ".join(sorted(worst.get("gpu_slowed") or {}, key=lambda reason: -worst["gpu_slowed"][reason]))
-    return f"throttle: noisy, the GPU's clock was held down in {worst['gpu_slowed_share']:.0%} of the samples: {why}"

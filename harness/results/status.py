@@ -5,33 +5,25 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import UserError
 from harness.results.leases import HEARTBEAT_S, RunnerInfo, Runners
+from harness.results.record import RECORD_FILE, Record
 from harness.results.record_store import SUITE_FILE, read_at, read_suite, records_under
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A trial that has a record."""
-
-    trial: str
-    label: str
-    status: str
-    reason: str | None
-    flags: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class SuiteState:
-    """A suite's trials at one moment; `running`: by whom, `lost`: runners that died with one, and how they ended."""
+    """A suite's trials at one moment.
+
+    `ended`: their records, without figures; `running`: by whom, `lost`: runners that died with one, and how they ended.
+    """
 
     name: str
     total: int
-    ended: list[Ended]
+    ended: list[Record]
     running: list[RunnerInfo]
     lost: list[tuple[RunnerInfo, str]]
 
@@ -51,16 +43,13 @@ class SuiteState:
         return len(self.ended) >= self.total
 
 
-@dataclass
 class SuiteWatch:
     """Looks at a suite's directory again and again; a record is read once."""
 
-    directory: Path
-    clock: Callable[[], float] = time.monotonic
-    _records: dict[Path, tuple[int, Ended]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._runners = Runners(self.directory, clock=self.clock)
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._runners = Runners(directory)
+        self._records: dict[Path, tuple[int, Record]] = {}
 
     def state(self) -> SuiteState:
         """Return how it stands now. UserError for a damaged record."""
@@ -69,15 +58,14 @@ class SuiteWatch:
         if suite:
             known = {trial.id for trial in suite.trials}
             ended = [each for each in ended if each.trial in known]
-        alive, lost = [], []
-        for info in self._runners.all():
-            why = self._runners.dead(info.id)
-            if info.trial is not None and why is None:
-                alive.append(info)
-            elif info.trial is not None and why is not None:
-                lost.append((info, why))
-        total = len(suite.trials) if suite else len(ended)
-        return SuiteState(self.directory.name, total, ended, alive, lost)
+        busy = [(info, self._runners.dead(info.id)) for info in self._runners.all() if info.trial is not None]
+        return SuiteState(
+            self.directory.name,
+            total=len(suite.trials) if suite else len(ended),
+            ended=ended,
+            running=[info for info, why in busy if why is None],
+            lost=[(info, why) for info, why in busy if why is not None],
+        )
 
     def silent(self) -> frozenset[str]:
         """Return the runners elsewhere whose heartbeat does not move; if any, that takes over a heartbeat.
@@ -85,22 +73,21 @@ class SuiteWatch:
         Clocks are not asked: they may differ by minutes.
         """
         waiting = self._runners.heartbeats_elsewhere()
-        end = self.clock() + 2 * HEARTBEAT_S
+        end = time.monotonic() + 2 * HEARTBEAT_S
         still = set(waiting)
-        while still and self.clock() < end:
+        while still and time.monotonic() < end:
             time.sleep(0.2)
             now = self._runners.heartbeats_elsewhere()
             still = {id_ for id_ in still if id_ in now and now[id_] == waiting[id_]}
         return frozenset(still)
 
-    def _ended(self, path: Path) -> Ended:
+    def _ended(self, path: Path) -> Record:
         stamp = 0
         with contextlib.suppress(OSError):
-            stamp = (path / "record.json").stat().st_mtime_ns
+            stamp = (path / RECORD_FILE).stat().st_mtime_ns
         if path not in self._records or self._records[path][0] != stamp:
-            record = read_at(path)
-            ended = Ended(record.trial, record.label, record.status, record.reason, tuple(record.flags))
-            self._records[path] = stamp, ended
+            # Figures of thousands of trials would take gigabytes.
+            self._records[path] = stamp, read_at(path).model_copy(update={"result": {}, "ranks": []})
         return self._records[path][1]
 
 

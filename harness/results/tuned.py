@@ -14,11 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from scipy.stats import binom
 
 from harness.files import write_whole
-from harness.results.record import read_kept
-from harness.results.record_store import suite_files
+from harness.results.record import read_kept, suite_files
 from harness.suite.sections import Goal, Sampler
 
-SCHEMA_VERSION = 1
 TUNING_FILE = "tuning.json"
 
 
@@ -141,7 +139,7 @@ class Tuning(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    schema_version: int = Field(SCHEMA_VERSION, description="of this layout")
+    schema_version: int = Field(1, description="of this layout")
     search: str = Field(description="name of the results of the search")
     suite: str = Field(description="name of the results of the chosen settings")
     goal: Goal
@@ -169,7 +167,7 @@ def expected_best(scores: Sequence[float], trials: int) -> list[float]:
 
 def read_tuning(path: Path) -> Tuning:
     """Read a `tuning.json`; UserError if it is damaged or of a newer harness."""
-    return read_kept(path, Tuning, SCHEMA_VERSION, "tuning", "remove it; the same `harness tune` writes it again")
+    return read_kept(path, Tuning, "tuning", "remove it; the same `harness tune` writes it again")
 
 
 def kept_tunings(directories: Sequence[Path]) -> dict[str, Tuning]:

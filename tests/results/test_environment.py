@@ -97,5 +97,6 @@ def test_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.checkout(tmp_path) == (None, None)
 
 
-def test_a_missing_package_is_none() -> None:
-    assert environment._version("surely-not-installed-anywhere") is None
+def test_a_missing_package_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "PACKAGES", ["surely-not-installed-anywhere", "torch"])
+    assert environment.collect()["packages"] == {"surely-not-installed-anywhere": None, "torch": torch.__version__}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.results import leases as module
-from harness.results.leases import LEASES, RUNNERS, Lease, Leases, Runner, Runners, stop_heartbeat
+from harness.results.leases import LEASES, RUNNERS, Lease, Leases, Runner, Runners
 
 TRIAL = "0123456789ab"
 
@@ -194,11 +194,13 @@ def test_a_heart_that_was_killed_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_second_interrupt_leaves_no_runner_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = subprocess.Popen.wait
+
     def interrupted(process: subprocess.Popen[bytes], patience_s: float) -> None:
-        stop_heartbeat(process, patience_s)
+        wait(process, patience_s)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "stop_heartbeat", interrupted)
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt), Runner(tmp_path, "a", heartbeat_s=0.05) as runner:
         runner.say("epoch 1/2", trial=TRIAL, label="label")
     assert not list((tmp_path / RUNNERS).iterdir())
