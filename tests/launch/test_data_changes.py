@@ -130,9 +130,9 @@ def test_what_is_asked_for_is_made_and_told_and_nothing_else(bench: Bench, monke
         trials, _ = on_todays_data(every, bench.store, bench.data, report=told.append, **options)
         return [trial.data and trial.data[:16] for trial in trials]
 
-    monkeypatch.setattr("harness.launch.inputs.prepare", fail := Unwanted())
-    assert look() == [None, None]
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.launch.inputs.prepare", fail := Unwanted())
+        assert look() == [None, None]
     assert (fail.calls, told) == (0, [])
     first, second = look(making=every[:1])
     assert (len(first or ""), second) == (16, None)
