@@ -75,7 +75,7 @@ def run(
     """
     from harness.cli.progress import Lines
     from harness.cli.results import live
-    from harness.launch.executors import Submission, check_device, executor_of
+    from harness.launch.executors import Submission, executor_of, require_named_device
     from harness.launch.executors.local import jobs_here
     from harness.launch.planner import outdated, require_means
     from harness.launch.runner_process import INTERRUPTED, end_when_asked
@@ -103,7 +103,7 @@ def run(
     if local:
         wanted = replace(wanted, jobs=1 if cluster is not None or share is not None else jobs_here(wanted))
     else:
-        check_device(loaded, asked.device)
+        require_named_device(loaded, asked.device)
     if local and wanted.jobs == 1:
         code = _run_on(cluster, loaded, trials, store, options)
     else:

@@ -85,7 +85,7 @@ def executor_of(name: str, plugins: Iterable[str] = (), **given: object) -> type
     return found
 
 
-def check_device(suite: Suite, device: str | None) -> None:
+def require_named_device(suite: Suite, device: str | None) -> None:
     """Raise UserError if the machine that submits would decide which device trials have on the nodes."""
     if "auto" in (device, suite.device if device is None else None):
         what = "auto would be what the machine that submits has, not what the nodes have"
@@ -182,12 +182,14 @@ class Arrivals:
         for id_, signature in self._now().items():
             if id_ in self.statuses or self._before.get(id_) == signature:
                 continue
-            with suppress(UserError):  # another process replaces it just now: the next look finds it
+            try:
                 record = read_at(self._store.directory / id_)
-                self.statuses[id_] = record.status
-                number = len(self.statuses)
-                self._progress.trial_started(number, self.todo[id_])
-                self._progress.trial_finished(number, record)
+            except UserError:  # another process replaces it just now: the next look finds it
+                continue
+            self.statuses[id_] = record.status
+            number = len(self.statuses)
+            self._progress.trial_started(number, self.todo[id_])
+            self._progress.trial_finished(number, record)
 
     def look_afresh(self) -> None:
         """Look, and not at what a network file system remembers: one's own change makes it ask the server."""

@@ -16,7 +16,7 @@ import pytest
 from launch.tiny import Silent, write_suite
 
 from harness.errors import UserError
-from harness.launch.executors import Arrivals, Need, Submission, check_device, executor_of
+from harness.launch.executors import Arrivals, Need, Submission, executor_of, require_named_device
 from harness.launch.executors.slurm import RUNNERS, RunnerJob, by_need
 from harness.launch.runner import run_suite
 from harness.launch.runner_process import start_runner, stop_runner
@@ -70,13 +70,13 @@ def test_trials_of_one_need_share_an_array(submission: Submission) -> None:
 
 
 def test_the_submitter_says_nothing_of_the_nodes_devices(submission: Submission) -> None:
-    check_device(submission.suite, None)
+    require_named_device(submission.suite, None)
     with pytest.raises(UserError, match="not what the nodes have"):
-        check_device(submission.suite, "auto")
+        require_named_device(submission.suite, "auto")
     auto = submission.suite.model_copy(update={"device": "auto"})
-    check_device(auto, "cpu")
+    require_named_device(auto, "cpu")
     with pytest.raises(UserError, match="device: auto"):
-        check_device(auto, None)
+        require_named_device(auto, None)
 
 
 @pytest.mark.slow
