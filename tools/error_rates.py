@@ -8,6 +8,7 @@ same page.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import zlib
@@ -23,7 +24,7 @@ from harness.claims import State, decide, worst
 from harness.claims.measured import Measured, Sureness, against
 from harness.metrics import METRICS, Formula
 from harness.results.censored import Times, compare
-from harness.results.contrast import RISK, Contrast, Pairs, Run, against_best, share_of_risk
+from harness.results.contrast import RISK, Contrast, Pairs, Run, all_pairs, share_of_risk
 from harness.results.tuned import TunedMethod, TuningTrial
 from harness.tune.study import Curve, Tried, choose
 from tools.reference import table
@@ -130,33 +131,56 @@ def compared(runs: Runs, count: int) -> float:
 
 @dataclass(frozen=True)
 class Methods:
-    """Methods that are compared by their times or scores, `seeds` of each; the first is better by `lead`."""
+    """Methods that are compared by their times or scores, `seeds` of each; the first is better by `lead`.
+
+    `noise`: of all, or of each in turn; `of_seed`: deviation of an effect that all methods' runs of a seed have;
+    `outlier`: by how much one run is off; `behind`: by how much the last is behind all others.
+    """
 
     count: int
     seeds: int
-    noise: float = 0.05
+    noise: float | tuple[float, ...] = 0.05
     heavy: bool = False
     score: bool = False
     order: Literal["method by method", "seed by seed"] = "seed by seed"
     drift: float = 0.0
     lead: float = 0.0
+    of_seed: float = 0.0
+    outlier: float = 0.0
+    behind: float = 0.0
 
-    def won(self, rng: np.random.Generator) -> bool:
-        """Draw all runs, and return whether the report would name a winner without doubt."""
+    def _compared(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+        """Draw all runs, and yield which methods the report would call behind which."""
         shape = (self.count, self.seeds)
         draws = rng.standard_t(3, shape) / math.sqrt(3) if self.heavy else rng.normal(0, 1, shape)
-        values = self.noise * draws
+        values = np.resize(self.noise, self.count)[:, None] * draws + self.of_seed * rng.normal(0, 1, self.seeds)
         values[0] -= self.lead
+        values[-1] += self.behind
+        values[rng.integers(self.count), rng.integers(self.seeds)] += self.outlier
         method, seed = np.indices(shape)
         starts = seed * self.count + method if self.order == "seed by seed" else method * self.seeds + seed
         values += self.drift * rng.choice([-1, 1]) * (starts > rng.random() * starts.size)
         values = 0.9 - values / 10 if self.score else np.exp(values)
-        best = int(np.argmax(values.mean(axis=1)) if self.score else np.argmin(values.mean(axis=1)))
-        others = [i for i in range(self.count) if i != best]
-        unknown = np.full((2, self.seeds), np.nan)
-        metric = SCORE if self.score else TIME
-        pairs = [Pairs.of(metric, values[[best, i]], starts[[best, i]].astype(float), unknown) for i in others]
-        return all(found.sure and metric.worse(found.size) for found in against_best(pairs, metric, len(pairs))[0])
+        metric, unknown = SCORE if self.score else TIME, np.full((2, self.seeds), np.nan)
+        means = values.mean(axis=1) * (-1 if self.score else 1)
+        pairs = {
+            (i, j): Pairs.of(metric, values[[i, j]], starts[[i, j]].astype(float), unknown)
+            for i, j in itertools.combinations(np.argsort(means).tolist(), 2)
+        }
+        found = all_pairs(pairs, metric)
+        return ((j, i) for (i, j), each in found.items() if each.sure and metric.worse(each.size))
+
+    def won(self, rng: np.random.Generator) -> bool:
+        """Draw all runs, and return whether the report would name a winner without doubt."""
+        return len({one for one, _ in self._compared(rng)}) == self.count - 1
+
+    def told_apart(self, rng: np.random.Generator) -> bool:
+        """Draw all runs, and return whether the report would call any method behind another."""
+        return any(True for _ in self._compared(rng))
+
+    def last_excluded(self, rng: np.random.Generator) -> bool:
+        """Draw all runs, and return whether the last method would be excluded from the set that has the best."""
+        return self.count - 1 in {one for one, _ in self._compared(rng)}
 
 
 def _share(made: object, count: int, happens: Callable[[np.random.Generator], bool]) -> float:
@@ -165,9 +189,9 @@ def _share(made: object, count: int, happens: Callable[[np.random.Generator], bo
     return sum(happens(rng) for _ in range(count)) / count
 
 
-def won(methods: Methods, count: int) -> float:
-    """Return the share of reports that name a winner without doubt."""
-    return _share(methods, count, methods.won)
+def won(methods: Methods, count: int, what: Callable[[Methods, np.random.Generator], bool] = Methods.won) -> float:
+    """Return the share of reports that name a winner without doubt, or say something else."""
+    return _share(methods, count, lambda rng: what(methods, rng))
 
 
 @dataclass(frozen=True)
@@ -382,13 +406,44 @@ def _winners() -> Iterator[Table]:
         "times, method by method, drift": Methods(2, 2, order="method by method", drift=math.log(1.1)),
         "scores": Methods(2, 2, score=True),
     }
+    apart = Methods.told_apart
     rows = (
-        (f"{count} with {seeds}", [partial(won, replace(way, count=count, seeds=seeds), FEW) for way in ways.values()])
+        (
+            f"{count} with {seeds}",
+            [partial(won, replace(way, count=count, seeds=seeds), FEW, apart) for way in ways.values()],
+        )
         for count in (2, 4, 8, 14)
         for seeds in (1, 2, 3, 10)
     )
     note = "Noise of 5 %; no method is better than another."
-    yield _table("A winner of a tie without doubt", note, "methods with seeds", ways, rows)
+    yield _table("A method is called behind an equal one", note, "methods with seeds", ways, rows)
+    unlike = {
+        "one with 10 times the noise": Methods(14, 5, noise=(0.5, *[0.05] * 13)),
+        "noises of 1, 3, 5, 10 and 20 %": Methods(14, 5, noise=(0.01, 0.03, 0.05, 0.1, 0.2)),
+        "seeds that share an effect of 20 %": Methods(14, 5, of_seed=0.2),
+        "one run that takes e times as long": Methods(14, 5, outlier=1.0),
+    }
+    rows = (
+        (f"{n} with {k}", [partial(won, replace(way, count=n, seeds=k), SOME, apart) for way in unlike.values()])
+        for n in (3, 5, 14)
+        for k in (1, 2, 3, 5, 10)
+    )
+    note = "Noise of 5 % but where another is named, seed by seed; no method is better than another."
+    yield _table("The same, of unlike methods", note, "methods with seeds", unlike, rows)
+    rows = (
+        (
+            f"{k}",
+            [
+                partial(won, replace(way, seeds=k, behind=math.log(1.2)), FEW, Methods.last_excluded)
+                for name, way in unlike.items()
+                if "noises" not in name
+            ],
+        )
+        for k in (3, 5, 10)
+    )
+    note = "The last of 14 methods, with a noise of 5 %, takes 20 % longer than all others."
+    shown = [name for name in unlike if "noises" not in name]
+    yield _table("A slower method is excluded from those that may be the best", note, "seeds", shown, rows, false=False)
     rows = (
         (f"{seeds}", [partial(won, Methods(count, seeds, lead=math.log(1.2)), FEW) for count in (2, 4, 14)])
         for seeds in (1, 3, 5, 10)

@@ -68,7 +68,11 @@ Set = Annotated[
 ]
 Repeat = Annotated[int | None, option("--repeat N", "Runs of each trial, in place of the suite's `repeat`.", min=1)]
 Interleave = Annotated[
-    bool, typer.Option("--interleave", help="Repeats in rounds: all trials once, then all again in the reverse order.")
+    bool,
+    typer.Option(
+        "--interleave/--no-interleave",
+        help="Seeds and repeats in rounds: all trials once, then all again in the reverse order.",
+    ),
 ]
 Plugin = Annotated[
     list[str] | None,
@@ -268,7 +272,7 @@ class SuiteOptions:
     warm: Warm = True
     shard: Shard = None
     repeat: Repeat = None
-    interleave: Interleave = False
+    interleave: Interleave = True
 
     def __post_init__(self) -> None:
         self.data_dir = use_data_dir(self.data_dir)
@@ -278,7 +282,7 @@ class SuiteOptions:
     def overrides(self) -> list[str]:
         """Overrides of the suite's keys, those of --set first."""
         repeats = [] if self.repeat is None else [f"repeat={self.repeat}"]
-        return [*(self.set_ or []), *repeats, *(["interleave=true"] if self.interleave else [])]
+        return [*(self.set_ or []), *repeats, *([] if self.interleave else ["interleave=false"])]
 
     def run_options(self, **others: Any) -> RunOptions:
         """Return the options of a run; `others`: fields that are not the suite's."""

@@ -77,42 +77,39 @@ def _baseline(section: Section, own: Variant, means: dict[Variant, float]) -> Va
 
 
 def _fastest(section: Section, parts: int, times: dict[Variant, float]) -> Win:
-    best, *others = sorted(times, key=lambda variant: times[variant])
-    found = Comparison(section, parts, "epoch_time_s").against(best, others)
+    found = Comparison(section, parts, "epoch_time_s", times)
+    best, following, *_ = found.order
     text = f"{best.label}, {significant(times[best])} s"
     base = _baseline(section, best, times)
-    if base:
-        text += f": {found.ratio(base, times):.2f} times as fast as {base.label} ({found.interval(base)})"
-    if others[0] != base:
-        text += f". Next is {others[0].label}: takes {found.ratio(others[0], times):.2f} times as long"
-        text += f" ({found.interval(others[0])})"
-    return Win("Fastest epoch", f"{text}.{found.ties()}", best)
+    if base and base != following:
+        text += f"; {base.label} takes {found.gap(base)}"
+    text += f". Next is {following.label}: takes {found.gap(following)}"
+    return Win("Fastest epoch", f"{text}.{found.sure()}", best)
 
 
 def _best_score(section: Section, parts: int, scores: dict[Variant, float]) -> Win:
-    best, *others = sorted(scores, key=lambda variant: -scores[variant])
-    found = Comparison(section, parts, "best_val").against(best, others)
+    found = Comparison(section, parts, "best_val", scores)
+    best, *others = found.order
     own, tested = (values_of(section, name).get((best, parts)) for name in ("best_val", "test_at_best_val"))
     assert own is not None
     count = counted_units(len(by_seed(section, best, parts, "best_val")), "seed")
     test = f"; test {percent(tested)} %" if tested else ""
     what, text = f"Best validation {section.metric}", f"{best.label}, {percent(own)} % ({count}{test})"
-    behind = {v: f"{100 * (scores[best] - scores[v]):.2f}" for v in others}
-    if equal := [v for v in others if behind[v] == "0.00"]:
+    if equal := [v for v in others if f"{100 * (scores[best] - scores[v]):.2f}" == "0.00"]:
         more = f" and {len(equal) - 1} more have" if len(equal) > 1 else " has"
         return Win(what, f"{text}; {equal[0].label}{more} as much.", best)
-    text += f". Next is {others[0].label}: {behind[others[0]]} points below ({found.interval(others[0])})"
-    return Win(what, f"{text}.{found.ties()}", best)
+    return Win(what, f"{text}. Next is {others[0].label}: {found.gap(others[0])}.{found.sure()}", best)
 
 
 def _least(section: Section, parts: int, column: str, what: str, sizes: dict[Variant, float], of: str) -> Win:
-    best, *others = sorted(sizes, key=lambda variant: sizes[variant])
+    found = Comparison(section, parts, column, sizes)
+    best = found.order[0]
     size, unit = byte_unit(sizes[best])
     text = f"{best.label}, {significant(sizes[best] / size)} {unit} {of}"
     base = _baseline(section, best, sizes)
     if base and sizes[base]:
         text += f", {100 * sizes[best] / sizes[base]:.1f} % of what {base.label} needs"
-    return Win(what, f"{text}.{Comparison(section, parts, column).against(best, others).ties()}", best)
+    return Win(what, f"{text}.{found.sure()}", best)
 
 
 def overview_table(sections: list[Section]) -> Table:

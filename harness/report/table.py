@@ -34,8 +34,8 @@ WIDE = 8  # columns
 class Cell:
     """One cell; `note` is set small next to the text, `mark` flags it; `wrap` lets words break into lines.
 
-    `rank`: its place among those that it is compared with, 0 is the best (None: it is not compared). `ties`: the ranks
-    that do not differ significantly from it, if they are the best of what is shown (None: its number alone decides).
+    `rank`: its place among those that it is compared with, 0 is the best (None: it is not compared). `ties`: the better
+    ranks that it is not significantly behind (None: its number alone decides).
     `best`, `second`: how it is marked while all are shown, see `mark_best`. `value`: the number behind the text, of
     which others follow. `against`: text and note for each rank that may be the best of what is shown.
     """
@@ -153,7 +153,11 @@ def mark_best(cells: list[Cell]) -> list[Cell]:
     if not ranks:
         return cells
     first = ranks[0]
-    best = [cell.rank is not None and (cell.rank == first or first in (cell.ties or ())) for cell in cells]
+
+    def is_best(cell: Cell) -> bool:  # behind none that is shown
+        return cell.rank is not None and {rank for rank in ranks if rank < cell.rank} <= set(cell.ties or ())
+
+    best = [is_best(cell) for cell in cells]
     if sum(best) == len(ranks):
         return cells
     places = sorted(set(ranks))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -14,8 +16,8 @@ from harness.report.columns import MODEL, MODEL_SUFFIX
 from harness.report.palette import PHASES, PURPOSES
 from harness.report.sections import Section
 from harness.report.variants import Variant
-from harness.results.contrast import Pairs, Run, against_best, needed
-from harness.results.stats import Stat, numbers, over_seeds
+from harness.results.contrast import Drift, Pairs, Run, all_pairs, needed
+from harness.results.stats import Stat, numbers, over_seeds, significant
 
 Values = dict[tuple[Variant, int], Stat]
 
@@ -96,24 +98,25 @@ Runs = dict[tuple[int, ...], Run]
 
 
 class Comparison:
-    """A metric of all variants at a number of parts, any of which may be compared with others."""
+    """A metric of all variants at a number of parts that have it, every two of them compared.
 
-    def __init__(self, section: Section, parts: int, column: str) -> None:
-        self.metric = section.metric_of(column)
+    `means` [variant]: over seeds; `order`: the best first.
+    """
+
+    def __init__(self, section: Section, parts: int, column: str, means: Mapping[Variant, float]) -> None:
+        self.metric, self.means = section.metric_of(column), means
         self.unit = "run" if self.metric.machine and section.repeats is not None else "seed"
-        self._section, self._parts = section, parts
-        self._known: dict[Variant, Runs] = {}
+        self.order = sorted(means, key=lambda variant: means[variant], reverse=self.metric.better == "more")
+        trials = section.runs_of if self.metric.machine else section.select
+        runs = {variant: _runs(trials(variant, parts), self.metric) for variant in self.order}
+        cells = {(a, b): self._pairs(runs[a], runs[b]) for a, b in itertools.combinations(self.order, 2)}
+        self.found = all_pairs({names: cell for names, cell in cells.items() if cell}, self.metric)
 
-    def against(self, best: Variant, others: Sequence[Variant], among: int | None = None) -> Against:
-        """Return how one variant compares with others; `among`: how many others there are, if not these alone."""
-        return Against(self, best, others, len(others) if among is None else among)
-
-    def pairs(self, best: Variant, other: Variant) -> Pairs | None:
+    def _pairs(self, a: Runs, b: Runs) -> Pairs | None:
         """Return the runs of seeds that two variants share; None if they share none, or a ratio cannot be taken.
 
         Runs of one seed are pairs where the machine is in the values (times), else their mean is one.
         """
-        a, b = self._runs(best), self._runs(other)
         shared = [key for key in a if key in b]
         if not self.metric.difference:
             shared = [key for key in shared if min(a[key].value, b[key].value) > 0 or a[key].value == b[key].value]
@@ -124,55 +127,87 @@ class Comparison:
         )
         return Pairs.of(self.metric, values, started, references)
 
-    def _runs(self, variant: Variant) -> Runs:
-        if variant not in self._known:
-            section = self._section
-            trials = (section.runs_of if self.metric.machine else section.select)(variant, self._parts)
-            self._known[variant] = _runs(trials, self.metric)
-        return self._known[variant]
+    def behind(self, one: Variant, other: Variant) -> bool:
+        """Return whether a variant is significantly behind another, and its mean is, too.
 
-
-class Against:
-    """The best of some variants against each of the others, with intervals that hold for all of them together."""
-
-    def __init__(self, comparison: Comparison, best: Variant, others: Sequence[Variant], among: int) -> None:
-        cells = {v: cell for v in others if (cell := comparison.pairs(best, v))}
-        found, self.risk = against_best(list(cells.values()), comparison.metric, among)
-        self.others, self.unit = others, comparison.unit
-        self.best, self.metric, self.found = best, comparison.metric, dict(zip(cells, found, strict=True))
-
-    def ratio(self, other: Variant, means: Mapping[Variant, float]) -> float:
-        """Return the metric of a variant over the best's: their geometric mean over seeds, without drift.
-
-        That of the `means` where no seed is in common.
+        One without a run in common is if the metric is exact.
         """
-        return math.exp(self.found[other].size) if other in self.found else means[other] / means[self.best]
-
-    def interval(self, other: Variant) -> str:
-        """Write the interval of a ratio, or of a difference in points."""
-        found = self.found.get(other)
-        if found is None or found.low is None or found.high is None:
-            return f"of one {self.unit}" if found else "of no seed in common"
-        if self.metric.difference:
-            low, high = -100 * found.high, -100 * found.low
-        else:
-            low, high = math.exp(found.low), math.exp(found.high)
-        return f"95 % interval {low:.2f} to {high:.2f} over {counted_units(found.pairs, self.unit)}"
-
-    def ties(self) -> str:
-        """Name what does not differ significantly from the best, and what would show it; "" if all does."""
-        tied = [v for v in self.others if not self.behind(v)]
-        if not tied:
-            return ""
-        first = self.found.get(tied[0])
-        others = f" and {len(tied) - 1} other{'s' * (len(tied) > 2)}" if len(tied) > 1 else ""
-        needs = needed(first, self.metric, self.risk, unit=self.unit) if first else "no seed in common"
-        return f" Not significantly different from {tied[0].label}{others}: {needs}."
-
-    def behind(self, other: Variant) -> bool:
-        """Return whether a variant is significantly behind; one without a pair is if the metric is exact."""
-        found = self.found.get(other)
+        if self.order.index(one) < self.order.index(other) or self.means[one] == self.means[other]:
+            return False
+        found = self.found.get((other, one))
         return found.sure and self.metric.worse(found.size) if found else self.metric.exact
+
+    @cached_property
+    def leaders(self) -> list[Variant]:
+        """The variants that are behind no other: the set that contains the best, by their means."""
+        return [one for one in self.order if not any(self.behind(one, other) for other in self.order)]
+
+    def least(self, one: Variant) -> float | None:
+        """Return by how much a variant is behind the best at least: a factor, or a difference; None if not known.
+
+        The best is one of those that it is behind, or better.
+        """
+        pairs = (self.found.get((other, one)) for other in self.order if self.behind(one, other))
+        ends = [min(abs(p.low), abs(p.high)) for p in pairs if p and p.low is not None and p.high is not None]
+        return (max(ends) if self.metric.difference else math.exp(max(ends))) if ends else None
+
+    def gap(self, one: Variant) -> str:
+        """Write how far a variant is behind the first: of the means, and of pairs of runs with their interval."""
+        first, found = self.order[0], self.found.get((self.order[0], one))
+        if self.metric.difference:
+            said, sign, units = 100 * abs(self.means[first] - self.means[one]), -100, " points below"
+        else:
+            said, sign, units = self.means[one] / self.means[first], 0, " times as long"
+        text = f"{factor(said)}{units}"
+        if found is None:
+            return f"{text} (no seed in common)"
+        count = counted_units(found.pairs, self.unit)
+        if found.low is None or found.high is None or found.pairs == 1:
+            return f"{text} ({count})"
+        size, *ends = (sign * end if sign else math.exp(end) for end in (found.size, found.low, found.high))
+        low, high = sorted(ends)
+        if not sign and high > ABSURD * low:
+            return f"{text} ({count}, which scatter too much for an interval)"
+        paired = f"{factor(size)} {PAIRED[found.drift]}, "
+        if factor(size) == factor(said) or not self.metric.worse(found.size):
+            paired = ""
+        return f"{text} ({paired}95 % interval {factor(low)} to {factor(high)}, {count})"
+
+    def sure(self) -> str:
+        """Write which variants contain the best, which are behind it, and by how much at least."""
+        first, *ties = self.leaders
+        behind = {one: self.least(one) for one in self.order if one not in self.leaders}
+        said = ""
+        if ties:
+            found = self.found.get((first, ties[0]))
+            needs = f": {needed(found, self.metric, unit=self.unit)}" if found else ": no seed in common"
+            said = f" Not significantly different from {_listed(ties)}{needs}."
+        if behind and not self.metric.exact:
+            known = [least for least in behind.values() if least is not None]
+            least = f", {factor(100 * min(known))} points or more" if self.metric.difference else ""
+            if known and not self.metric.difference:
+                least = f", {factor(min(known))} times or more"
+            said += f" Significantly behind the best: {_listed(list(behind)) if ties else 'all others'}{least}."
+        return said
+
+
+ABSURD = 100.0  # an interval whose ends are further apart than this factor says nothing
+PAIRED: dict[Drift, str] = {
+    "none": "by pairs", "turns": "by pairs in turns", "reference": "corrected for drift", "unknown": "by pairs",
+}  # fmt: skip
+
+
+def factor(value: float) -> str:
+    """Write a ratio, or points: two decimals, of large ones three digits."""
+    return f"{value:.2f}" if abs(value) < 10 else significant(value)
+
+
+def _listed(variants: Sequence[Variant]) -> str:
+    shown, more = [v.label for v in variants[:NAMED]], len(variants) - NAMED
+    return ", ".join(shown) + (f" and {more} other{'s' * (more > 1)}" if more > 0 else "")
+
+
+NAMED = 3  # variants that a sentence names
 
 
 def _runs(trials: pd.DataFrame, metric: Metric) -> Runs:

@@ -5,7 +5,6 @@ A trial that does not reach the target within its budget is censored there: all 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import warnings
@@ -13,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import CensoredData, binomtest, ecdf, studentized_range
+from scipy.stats import CensoredData, binomtest, ecdf
 
+from harness.results.contrast import doubt, holm, shrunken
 from harness.results.stats import CONFIDENCE, Interval
 
 R_MAX = 4.0
@@ -99,11 +99,11 @@ SEARCH_DOUBT = 1.5
 def compare(times: Mapping[str, Times], luck: Sequence[float] = ()) -> list[Ahead]:
     """Compare every two methods of one workload, over the seeds that both have; the sooner one first.
 
-    Logarithms of times are seen as a randomised block design: method plus seed plus noise of one size. All pairs are
-    held against Tukey's studentised range, so that with equal methods any is called ahead in 5 % of cases at most. A
-    censored time counts as its budget, which is too short: a method's lead over one that is censored is thus never
-    made larger, and the noise is estimated from methods that always reach the target. Which of two is ahead is never
-    sure where the sooner one is censored itself, or fewer than two seeds say how much one trial differs from another.
+    Pairs of logarithms of one seed's times, whose variances are moved towards each other (`contrast.shrunken`); with
+    equal methods any is called ahead in 5 % of cases at most (`contrast.holm`). A censored time counts as its budget,
+    which is too short: a method's lead over one that is censored is thus never made larger, and the usual variance is
+    that of methods that always reach the target. Which of two is ahead is never sure where the sooner one is censored
+    itself, or fewer than two seeds say how much one trial differs from another.
 
     `luck`: of methods whose settings were searched, by how much the logarithm of a method's time would differ with
     another such search (`TunedMethod.luck`); all are taken to have the same. Without it verdicts are of the settings,
@@ -111,39 +111,26 @@ def compare(times: Mapping[str, Times], luck: Sequence[float] = ()) -> list[Ahea
     (docs/design/tuning.md).
     """
     searched = SEARCH_DOUBT * float(np.mean(np.square(luck))) if len(luck) else 0.0
-    noise, freedom = _noise([own.reached for own in times.values() if own.count and not own.censored])
-    found = []
+    leads, whole = [], []
     for one, other in itertools.combinations(times, 2):
         mine, yours = ({**times[name].censored, **times[name].reached} for name in (one, other))
-        if not (pairs := [(mine[seed], yours[seed]) for seed in mine if seed in yours]):
-            continue
-        lead = float(np.mean([math.log(b / a) for a, b in pairs]))
-        first, last, lead = (one, other, lead) if lead >= 0 else (other, one, -lead)
-        reach = math.inf
-        if freedom:
-            reach = _range(max(len(times), 2), freedom) * math.sqrt(noise**2 / len(pairs) + searched)
-        sure = not times[first].censored and len(pairs) > 1 and lead > reach
-        found.append(Ahead(first, last, math.exp(lead), sure))
-    return found
-
-
-def _noise(whole: Sequence[Mapping[int, float]]) -> tuple[float, int]:
-    """Return the standard deviation of one logarithm within a method and a seed, and its degrees of freedom."""
-    seeds = set.intersection(*map(set, whole)) if whole else set()
-    if len(seeds) < 2:
-        return math.nan, 0
-    logs = np.log([[own[seed] for seed in sorted(seeds)] for own in whole])
-    if len(whole) == 1:
-        return float(np.std(logs[0], ddof=1)), len(seeds) - 1
-    rest = logs - logs.mean(1, keepdims=True) - logs.mean(0, keepdims=True) + logs.mean()
-    freedom = (len(whole) - 1) * (len(seeds) - 1)
-    return math.sqrt(float((rest**2).sum()) / freedom), freedom
-
-
-@functools.cache
-def _range(methods: int, freedom: int) -> float:
-    """Return the quantile of the studentised range of so many means; to compute it takes long."""
-    return float(studentized_range.ppf(CONFIDENCE, methods, freedom))
+        if shared := [seed for seed in mine if seed in yours]:
+            lead = np.log([yours[seed] / mine[seed] for seed in shared])
+            leads.append((one, other, lead) if lead.mean() >= 0 else (other, one, -lead))
+            whole.append(not times[one].censored and not times[other].censored)
+    freedom = np.array([len(lead) - 1.0 for *_, lead in leads])
+    own = np.array([lead.var(ddof=1) if len(lead) > 1 else 0.0 for *_, lead in leads])
+    most = (len(times) - 1) * max(freedom, default=0.0)
+    variances, degrees = shrunken(own, freedom, most, np.array(whole, dtype=bool))
+    doubts = []
+    for (first, _, lead), variance, degree in zip(leads, variances, degrees, strict=True):
+        known = len(lead) > 1 and not times[first].censored
+        both = [(float(variance) / len(lead), float(degree)), (2 * searched, math.inf)]
+        doubts.append(doubt(float(lead.mean()), both) if known else 1.0)
+    return [
+        Ahead(first, other, math.exp(lead.mean()), own <= risk)
+        for (first, other, lead), own, risk in zip(leads, doubts, holm(doubts), strict=True)
+    ]
 
 
 @dataclass(frozen=True)

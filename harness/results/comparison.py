@@ -126,9 +126,9 @@ SAME, UNSURE = "same", "cannot tell"
 class Compared:
     """One trial, all its seeds together, or all trials, before and after.
 
-    `before`, `after`: means of the metric over trials, in its unit; `change`: after / before (their geometric
-    mean), or after - before, with the interval that the verdict is read from (None where nothing says how sure it
-    is), both without the machine's drift as far as it is known; `verdict`: a word of the metric, "same" or "cannot
+    `before`, `after`: means of the metric over trials, in its unit; `raw`: after / before (their geometric mean), or
+    after - before; `change`: the same without the machine's drift as far as it is known, with the interval that the
+    verdict is read from (None where nothing says how sure it is); `verdict`: a word of the metric, "same" or "cannot
     tell"; `worse`: whether it is one for the worse; `needs`: runs that would decide it, "" of other verdicts.
     """
 
@@ -136,6 +136,7 @@ class Compared:
     trials: int
     before: float
     after: float
+    raw: float
     change: float
     interval: Interval | None
     verdict: str
@@ -167,11 +168,11 @@ def compare(
         return [], None
     contrast = Contrast([_cell(cell, metric) for cell in cells], metric)
     share = share_of_risk(len(cells)) / comparisons
-    rows = [_judged(metric, cell, contrast.row(i, share), share, worth) for i, cell in enumerate(cells)]
+    rows = [_judged(metric, cell, contrast.row(i, share), worth) for i, cell in enumerate(cells)]
     if len(rows) == 1:
         return rows, rows[0]
-    risk = RISK / 2 / comparisons
-    return rows, _judged(metric, [each for cell in cells for each in cell], contrast.whole(risk), risk, worth)
+    whole = contrast.whole(RISK / 2 / comparisons)
+    return rows, _judged(metric, [each for cell in cells for each in cell], whole, worth)
 
 
 def value_of(record: Record, column: str) -> float | None:
@@ -199,8 +200,8 @@ def _cell(known: Sequence[Known], metric: Metric) -> Pairs:
     return Pairs.of(metric, values, runs[..., 1], np.where(alike, runs[..., 2], math.nan))
 
 
-def _judged(metric: Metric, known: Sequence[Known], found: Estimate, risk: float, worth: float | None) -> Compared:
-    """Return the verdict on pairs together; `risk`: of the interval."""
+def _judged(metric: Metric, known: Sequence[Known], found: Estimate, worth: float | None) -> Compared:
+    """Return the verdict on pairs together."""
 
     def shown(size: float) -> float:
         return size if metric.difference else math.exp(size)
@@ -220,12 +221,13 @@ def _judged(metric: Metric, known: Sequence[Known], found: Estimate, risk: float
                 for side in (first.before, first.after)
             )
             epochs = sum((math.log(high / low) / (2 * NORMAL)) ** 2 for low, high in ends if low and high)
-        needs = needed(found, metric, risk, worth, unit="run" if metric.machine else "seed", epochs=epochs)
+        needs = needed(found, metric, worth, unit="run" if metric.machine else "seed", epochs=epochs)
     return Compared(
         label=first.label,
         trials=len(known),
         before=float(np.mean(before)),
         after=float(np.mean(after)),
+        raw=shown(found.raw),
         change=shown(found.size),
         interval=interval,
         verdict=SAME if same else UNSURE if unsure else metric.word(found.size),

@@ -7,10 +7,10 @@ docs/error-rates.md how often they err.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,8 @@ does, or nothing does."""
 DRIFT = math.log(1.1)  # that a machine may be slower or faster at one time than at another
 FOLLOWS = 0.5  # a trial follows the reference workload's drift by 1 - this to 1 + this times
 PLANNED = 0.03  # deviation of log(one run / another) that is assumed until repeats measure it
-WILD = 0.6  # share of comparisons of alike cells in which one counts by its own scatter alone, 0.1 of a cell at most
+UNLIKE = 0.05  # share of alike cells that would count by their own scatter alone
+GROSS = math.log(4)  # two single runs differ beyond this factor, unless runs scatter by a deviation of some 50 %
 POWER = 0.9  # chance that a planned number of runs shows a change
 MOST = 100  # runs that are planned
 # Of the 5 % that statements may err in, 1 is for what is approximate: pooled variances, trends, tails.
@@ -80,16 +81,18 @@ class Pairs:
 class Estimate:
     """The mean change of some pairs, with an interval that holds for all that are looked at together.
 
-    `low`, `high`: None where nothing says how sure the change is; `pairs`: how many; `deviation`: of one pair, None if
-    not known.
+    `raw`: with the machine's drift; `low`, `high`: None where nothing says how sure the change is; `pairs`: how
+    many; `deviation`: of one pair, None if not known; `risk`: of an interval that misses the truth.
     """
 
     size: float
+    raw: float
     low: float | None
     high: float | None
     pairs: int
     deviation: float | None
     drift: Drift
+    risk: float
 
     @property
     def sure(self) -> bool:
@@ -112,31 +115,47 @@ class _Level:
 class Contrast:
     """Changes of several cells that are judged together."""
 
-    def __init__(self, cells: Sequence[Pairs], metric: Metric, *, common: bool = False) -> None:
-        """Take cells of at least one pair each; `common`: all have one side in common."""
-        self.cells, self.common = cells, common
+    def __init__(self, cells: Sequence[Pairs], metric: Metric, most: float = math.inf) -> None:
+        """Take cells of at least one pair each; `most`: degrees of freedom of all cells together, if they depend."""
+        self.cells = cells
         self.exact = metric.exact  # one code gives one value: any change is a change
         self.drifts = metric.machine and not metric.difference
         self._levels = [_level(c, np.full(len(c.sizes), 1 / len(c.sizes)), self.drifts) for c in cells]
-        # Sum of squares and degrees of freedom of each cell about its mean; none of what did not change at all.
-        self._squares: list[tuple[float, int]] = []
-        for sizes in (level.sizes for level in self._levels):
-            mean, freedom = float(sizes.mean()), len(sizes) - 1
-            squares = float(np.square(sizes - mean).sum())
-            if metric.difference and freedom and not np.ptp(sizes):  # few values: equal changes may hide the noise
-                squares = freedom * (mean / 2) ** 2
-            self._squares.append((squares, freedom if sizes.any() else 0))
-        self._pool = sum(s for s, freedom in self._squares if freedom), float(sum(f for _, f in self._squares))
+        squares, freedom = np.zeros(len(cells)), np.zeros(len(cells))
+        for index, sizes in enumerate(level.sizes for level in self._levels):
+            mean = float(sizes.mean())
+            if sizes.any():  # what did not change at all shows nothing of the noise
+                squares[index], freedom[index] = float(np.square(sizes - mean).sum()), len(sizes) - 1
+            if metric.difference and freedom[index] and not np.ptp(sizes):
+                squares[index] = freedom[index] * (mean / 2) ** 2  # few values: equal changes may hide the noise
+        self._own = np.divide(squares, freedom, out=np.zeros(len(cells)), where=freedom > 0), freedom
+        self._variances = shrunken(*self._own, most)
 
     def row(self, index: int, risk: float) -> Estimate:
         """Return the mean change of a cell; `risk`: of an interval that misses the truth."""
-        level, count = self._levels[index], len(self._levels[index].sizes)
+        level, raw = self._levels[index], float(self.cells[index].sizes.mean())
+        mean, count = float(level.sizes.mean()), len(level.sizes)
         if self.exact or (count > 1 and not level.sizes.any()):
-            mean = float(level.sizes.mean())
-            return Estimate(mean, mean, mean, count, 0.0, level.drift)
-        pooled = self._variance(index)
-        known = [(pooled[0] / count, pooled[1])] if pooled and self._squares[index][1] else None
-        return _estimate(known, level, math.sqrt(pooled[0]) if pooled else None, risk)
+            return Estimate(mean, raw, mean, mean, count, 0.0, level.drift, risk)
+        known, (own, freedom) = self._of_mean(index), self._own
+        deviation = None
+        if freedom.any():
+            deviation = math.sqrt(self._variances[0][index] if known else own @ freedom / freedom.sum())
+        return _estimate(mean, raw, known, level, deviation, risk, single=self.drifts and count == 1)
+
+    def doubt(self, index: int) -> float:
+        """Return the risk at which the interval of a cell would begin at 0, the p-value of no change; 1 if unknown."""
+        level, known = self._levels[index], self._of_mean(index)
+        if self.exact or not level.sizes.any():
+            return float(not level.sizes.mean())
+        if known is None:
+            return 1.0
+        return doubt(abs(float(level.sizes.mean())) - level.bound, [*known, (level.variance, level.freedom)])
+
+    def _of_mean(self, index: int) -> list[tuple[float, float]] | None:
+        """Return the variance of a cell's mean with its degrees of freedom; None of one pair."""
+        (variances, freedom), count = self._variances, len(self.cells[index].sizes)
+        return [(float(variances[index]) / count, float(freedom[index]))] if self._own[1][index] else None
 
     def whole(self, risk: float) -> Estimate:
         """Return the mean of the cells' mean changes; where no cell has several pairs, their scatter decides."""
@@ -144,82 +163,107 @@ class Contrast:
         weights = np.concatenate([np.full(len(c.sizes), 1 / len(c.sizes) / len(self.cells)) for c in self.cells])
         level = _level(_joined(self.cells), weights, self.drifts, parts)
         means = np.array([sizes.mean() for sizes in np.split(level.sizes, parts)])
-        mean, count = float(means.mean()), len(weights)
+        mean, count, cells = float(means.mean()), len(weights), len(self.cells)
+        raw = float(np.mean([cell.sizes.mean() for cell in self.cells]))
         if self.exact:
-            return Estimate(mean, mean, mean, count, 0.0, level.drift)
-        variances = self._over_cells(means)
-        deviation = math.sqrt(self._pool[0] / self._pool[1]) if self._pool[1] else None
-        if variances is not None and deviation is None:
-            deviation = math.sqrt(variances[0][0] * count)
-        return _estimate(variances, level, deviation, risk, mean)
-
-    def _variance(self, index: int) -> tuple[float, float] | None:
-        """Return the variance of a pair of a cell, with its degrees of freedom; None if nothing is known.
-
-        That of all cells, or the cell's own where it is larger: one run that is far off is then never sure by the
-        calm of others. Where it is larger beyond chance, it counts with its own degrees of freedom.
-        """
-        from scipy import special
-
-        squares, freedom = self._pool
-        own, mine = self._squares[index]
-        if not freedom:
-            return None
-        others = freedom - mine
-        if mine and others:
-            usual = (squares - own) / others
-            if own / mine > usual * float(special.fdtri(mine, others, 1 - WILD / max(6, len(self.cells)))):
-                return own / mine, mine
-        if self.common and len(self.cells) > 1:  # their scatter has that of the common side in common
-            freedom /= 1 + (len(self.cells) - 1) / 4
-        return max(squares / self._pool[1], own / mine if mine else 0.0), freedom
-
-    def _over_cells(self, means: np.ndarray) -> list[tuple[float, float]] | None:
-        """Return the variance of the mean over cells in independent parts, each with its degrees of freedom."""
-        count = len(self.cells)
+            return Estimate(mean, raw, mean, mean, count, 0.0, level.drift, risk)
+        own, freedom = self._own
         changed = means[means != 0]
-        if not self._pool[1]:
-            if len(changed) < 2:
-                return None
-            return [(float(changed.var(ddof=1)) * len(changed) / count**2, len(changed) - 1.0)]
-        alike, parts = 0.0, []
-        for index, cell in enumerate(self.cells):
-            found = self._variance(index)
-            if found is None or not cell.sizes.any():
-                continue
-            share = found[0] / len(cell.sizes) / count**2
-            if found[1] == self._pool[1]:
-                alike += share
-            else:
-                parts.append((share, found[1]))
-        return [*parts, (alike, self._pool[1])]
+        if freedom.any():  # each cell by its own scatter: their sum needs no common variance
+            each = zip(own, freedom, self.cells, strict=True)
+            known = [(float(v) / len(c.sizes) / cells**2, float(f)) for v, f, c in each if f]
+            deviation = math.sqrt(float(own @ freedom / freedom.sum()))
+        elif len(changed) > 1:
+            known = [(float(changed.var(ddof=1)) * len(changed) / cells**2, len(changed) - 1.0)]
+            deviation = math.sqrt(known[0][0] * count)
+        else:
+            return _estimate(mean, raw, None, level, None, risk, single=self.drifts and count == 1)
+        return _estimate(mean, raw, known, level, deviation, risk)
+
+
+def shrunken(
+    variances: np.ndarray, freedom: np.ndarray, most: float = math.inf, fitted: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the variances [cells] moved towards each other, with the degrees of freedom that they then have.
+
+    Empirical Bayes as of Smyth, Statistical Applications in Genetics 3(1), 2004: the true variances are draws of a
+    scaled inverse chi-square distribution, which counts as an estimate with degrees of freedom of its own. It is
+    fitted by the median and the lowest fifth, so that a few wild cells do not widen it (as Phipson et al., Annals of
+    Applied Statistics 10(2), 2016), to those `fitted` [cells]. A cell that is larger beyond chance counts alone. The
+    common part never has more than the square of a cell's own degrees of freedom: two or three values do not show that
+    a cell is wild. `freedom` [cells]: 0 where nothing is known; `most`: the largest sum of both.
+    """
+    from scipy import special  # takes a while to import
+
+    known = (freedom > 0) & (variances > 0)
+    mine = known if fitted is None else known & fitted
+    if mine.sum() < 3:
+        return variances, freedom
+    logs, own = np.log(variances[mine]), freedom[mine]
+
+    def quantile(prior: float, share: float) -> np.ndarray:
+        """Return a quantile of the logarithm of F, an own variance over the common one."""
+        found: np.ndarray = np.log(special.fdtri(own, prior, share))
+        return found
+
+    low, high = math.log(0.05), math.log(1e4)
+    spread = float(np.median(logs) - np.quantile(logs, 0.2))
+    for _ in range(30):
+        prior = math.exp((low + high) / 2)
+        wide = float(np.mean(quantile(prior, 0.5) - quantile(prior, 0.2))) < spread
+        low, high = (low, math.log(prior)) if wide else (math.log(prior), high)
+    usual = math.exp(float(np.median(logs - quantile(prior, 0.5))))
+    several = min(float(mine.sum()), most / float(freedom.max()))
+    common = np.minimum(prior, freedom * np.minimum(freedom, several / 4))
+    both = np.maximum(common + freedom, 1e-9)
+    unlike = known & (variances > usual * special.fdtri(np.maximum(freedom, 1), np.maximum(common, 0.5), 1 - UNLIKE))
+    moved = np.where(unlike, variances, (common * usual + freedom * variances) / both)
+    return moved, np.where(unlike, freedom, both)
+
+
+def doubt(size: float, variances: Sequence[tuple[float, float]]) -> float:
+    """Return the p-value of a mean so far from 0, of independent variances with their degrees of freedom."""
+    from scipy import special
+
+    total, freedom = _sum(variances)
+    if size <= 0 or not total:
+        return float(size <= 0)
+    return 2 * float(special.stdtr(freedom, -size / math.sqrt(total)))
 
 
 def _estimate(
+    mean: float,
+    raw: float,
     variances: Sequence[tuple[float, float]] | None,
     level: _Level,
     deviation: float | None,
     risk: float,
-    mean: float | None = None,
+    *,
+    single: bool = False,
 ) -> Estimate:
-    """Return a mean (that of the level) with its interval; `variances`: of the mean, with degrees of freedom."""
-    mean, count = float(level.sizes.mean()) if mean is None else mean, len(level.sizes)
-    if variances is None:
-        return Estimate(mean, None, None, count, deviation, level.drift)
-    reach = _reach([*variances, (level.variance, level.freedom)], risk) + level.bound
-    return Estimate(mean, mean - reach, mean + reach, count, deviation, level.drift)
+    """Return a mean with its interval; `variances`: of the mean, with degrees of freedom; `single`: of one run each."""
+    reach = None
+    if variances is not None:
+        reach = _reach([*variances, (level.variance, level.freedom)], risk) + level.bound
+    elif single and abs(mean) > GROSS + level.bound:
+        reach = GROSS + level.bound
+    low, high = (None, None) if reach is None else (mean - reach, mean + reach)
+    return Estimate(mean, raw, low, high, len(level.sizes), deviation, level.drift, risk)
 
 
 def _reach(variances: Sequence[tuple[float, float]], risk: float) -> float:
     """Return how far the interval of a mean reaches, of independent variances with their degrees of freedom."""
-    from scipy import special  # takes a while to import
+    from scipy import special
 
+    total, freedom = _sum(variances)
+    return float(special.stdtrit(freedom, 1 - risk / 2)) * math.sqrt(total) if total else 0.0
+
+
+def _sum(variances: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the sum of independent variances, and its degrees of freedom (Satterthwaite)."""
     known = [(v, f) for v, f in variances if v > 0]
-    if not known:
-        return 0.0
     total = sum(v for v, _ in known)
-    freedom = total**2 / sum(v**2 / f for v, f in known)  # Satterthwaite
-    return float(special.stdtrit(freedom, 1 - risk / 2)) * math.sqrt(total)
+    return total, total**2 / max(sum(v**2 / f for v, f in known), 1e-300) if known else 1.0
 
 
 def _joined(cells: Sequence[Pairs]) -> Pairs:
@@ -238,7 +282,7 @@ def _level(cell: Pairs, weights: np.ndarray, drifts: bool, parts: Sequence[int] 
     crossing, gap = _interleaving(cell.started, weights)
     if len(weights) > 1 and crossing <= weights.max() * (1 + 1e-9):
         return _without_trend(cell, weights, parts) or _Level(cell.sizes, 0.0, 1.0, DRIFT * gap, "turns")
-    if cell.references is not None and (known := _by_reference(cell.sizes, cell.references, weights)):
+    if known := _by_reference(cell, weights, parts):
         return known
     return _Level(cell.sizes, 0.0, 1.0, DRIFT * max(crossing, gap), "unknown")
 
@@ -278,13 +322,14 @@ def _without_trend(cell: Pairs, weights: np.ndarray, parts: Sequence[int] | np.n
     return _Level(cell.sizes - slope * lags, left / spread * float(weights @ lags) ** 2, float(freedom), 0.0, "turns")
 
 
-def _by_reference(sizes: np.ndarray, references: np.ndarray, weights: np.ndarray) -> _Level | None:
-    """Divide times by the reference's; None unless each side has several measurements of it.
+def _by_reference(cell: Pairs, weights: np.ndarray, parts: Sequence[int] | np.ndarray) -> _Level | None:
+    """Divide times by the reference's; None unless each side has several measurements that scatter less than trials.
 
     Runs that share a measurement share its error, which their scatter does not show: it is added, as the measurements
     of a side scatter.
     """
-    if not np.isfinite(references).all():
+    sizes, references, middles = cell.sizes, cell.references, cell.middles
+    if references is None or middles is None or not np.isfinite(references).all():
         return None
     squares, freedom, shares = 0.0, 0, 0.0
     for side in references:
@@ -294,20 +339,39 @@ def _by_reference(sizes: np.ndarray, references: np.ndarray, weights: np.ndarray
         squares += float(np.square(values - values.mean()).sum())
         freedom += len(values) - 1
         shares += float(np.square(np.bincount(which, weights)).sum())
+    ends = [part - part.mean() for side in (-0.5, 0.5) for part in np.split(middles + side * sizes, parts)]
+    left = 2 * (len(sizes) - len(parts) - 1)
+    if left < 1 or squares / freedom >= float(np.square(np.concatenate(ends)).sum()) / left:
+        return None
     moved = references[1] - references[0]
     bound = FOLLOWS * abs(float(weights @ moved))
     return _Level(sizes - moved, squares / freedom * shares, float(freedom), bound, "reference")
 
 
-def against_best(pairs: Sequence[Pairs], metric: Metric, others: int) -> tuple[list[Estimate], float]:
-    """Return how far others are from the best, each as B with the best as A, and the risk of each interval.
+Name = TypeVar("Name", bound=Hashable)
 
-    `others`: how many there are, those without a pair included. The risk of all of them together is `RISK` for
-    whichever is the best (Bonferroni, in place of Hsu's constants for comparisons with the best: The American
-    Statistician 38(2), 1984): it is so surely if all are surely worse.
+
+def all_pairs(pairs: Mapping[tuple[Name, Name], Pairs], metric: Metric) -> dict[tuple[Name, Name], Estimate]:
+    """Return how every two of several methods differ, the second as B and the first as A.
+
+    With equal methods any pair is sure with a probability of `RISK` at most (Holm, Scandinavian Journal of Statistics
+    6(2), 1979): those that are surely behind any other are not the best, and the rest contain it.
     """
-    contrast, risk = Contrast(pairs, metric, common=True), RISK / max(1, others)
-    return [contrast.row(i, risk) for i in range(len(pairs))], risk
+    names = {name for pair in pairs for name in pair}
+    most = (len(names) - 1) * max((len(own.sizes) - 1 for own in pairs.values()), default=0)
+    contrast = Contrast(list(pairs.values()), metric, most)
+    risks = holm([contrast.doubt(index) for index in range(len(pairs))])
+    return {name: contrast.row(index, risks[index]) for index, name in enumerate(pairs)}
+
+
+def holm(doubts: Sequence[float]) -> list[float]:
+    """Return the risk at which each of several p-values is judged, so that all together err with `RISK` at most."""
+    risks, left, decided = [0.0] * len(doubts), len(doubts), False
+    for index in sorted(range(len(doubts)), key=doubts.__getitem__):
+        risks[index] = RISK / left
+        decided = decided or doubts[index] > risks[index]
+        left -= not decided
+    return risks
 
 
 def share_of_risk(cells: int) -> float:
@@ -341,7 +405,7 @@ def runs_to_see(change: float, deviation: float, risk: float) -> int | None:
 
 
 def needed(
-    found: Estimate, metric: Metric, risk: float, worth: float | None = None, *, unit: str = "run", epochs: float = 0.0
+    found: Estimate, metric: Metric, worth: float | None = None, *, unit: str = "run", epochs: float = 0.0
 ) -> str:
     """Return the number of runs that would detect a change of `worth`, as text, where `found` is not significant.
 
@@ -359,14 +423,14 @@ def needed(
     deviation = found.deviation or (None if difference else math.sqrt(PLANNED**2 + epochs))
     if deviation is None:
         return f"at least 2 more {unit}s of each side are needed"
-    enough = runs_to_see(least, deviation, risk)
+    enough = runs_to_see(least, deviation, found.risk)
     if found.drift == "unknown":  # one pair can be the first of several interleaved ones
         count = str(enough) if enough else f"more than {MOST}"
         if enough and found.pairs == 1:
             count = f"{enough - 1} more"
         return f"{count} interleaved {unit}s would detect a gap of {amount(least)}"
     for size in (least, abs(found.size)):
-        enough = runs_to_see(size, deviation, risk)
+        enough = runs_to_see(size, deviation, found.risk)
         if enough is not None and enough > found.pairs:
             more = enough - found.pairs
             return f"{more} more interleaved {unit}{'s' * (more > 1)} would detect a gap of {amount(size)}"

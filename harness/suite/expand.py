@@ -54,8 +54,8 @@ def expand(
 ) -> list[TrialConfig]:
     """Return the trials of a suite, each once, in an order that only the suite's own lists decide.
 
-    Data sets vary slowest, then models, training, partitions, networks, methods and seeds, and fastest the repeats of a
-    trial; see `interleaved` for the other order. Needs no data to be present.
+    Repeats and seeds vary slowest, then data sets, models, training, partitions, networks and methods; see `in_turns`.
+    Needs no data to be present.
 
     Args:
         suite: from `load_suite`.
@@ -111,7 +111,7 @@ def expand(
     for i in sorted(idle):
         report(str(suite.source.error(("exclude", i), "excludes no trial of the suite")))
     runs = [trial.model_copy(update={"repeat": k}) for trial in trials.values() for k in range(suite.repeat)]
-    return interleaved(runs) if suite.interleave else runs
+    return in_turns(runs) if suite.interleave else runs
 
 
 def _check_together(suite: Suite, trials: Sequence[TrialConfig]) -> None:
@@ -136,23 +136,18 @@ def _check_together(suite: Suite, trials: Sequence[TrialConfig]) -> None:
         )
         if found is not None:
             raise suite.source.error(("train", "cuda_graphs"), *found)
-    if suite.interleave and suite.repeat == 1:
-        raise suite.source.error(
-            ("interleave",), "has nothing to interleave: each trial runs once", "give a repeat of 2 or more"
-        )
 
 
-def interleaved(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
-    """Return trials in rounds, one for each repeat, every second one in the reverse order: A B C, C B A, A B C.
+def in_turns(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
+    """Return trials in rounds, one a repeat and seed, every second one in the reverse order: A B C, C B A, A B C.
 
     After an even number of rounds all have the same mean position, so that a machine that becomes slower at an even
     pace favours none; rotating (A B C, B C A, C A B) needs as many rounds as there are trials for that.
     """
-    rounds: dict[int, list[TrialConfig]] = {}
-    for trial in trials:
-        rounds.setdefault(trial.repeat, []).append(trial)
-    ordered = [rounds[repeat][:: -1 if repeat % 2 else 1] for repeat in sorted(rounds)]
-    return [trial for each in ordered for trial in each]
+    rounds: dict[tuple[int, int], list[TrialConfig]] = {}
+    for trial in sorted(trials, key=lambda trial: trial.repeat):
+        rounds.setdefault((trial.repeat, trial.seed), []).append(trial)
+    return [trial for number, each in enumerate(rounds.values()) for trial in each[:: -1 if number % 2 else 1]]
 
 
 def resolve_device(device: str) -> Literal["cpu", "cuda"]:

@@ -381,7 +381,9 @@ class Suite(Spec):
         1, ge=1, description="runs of each trial with the same seed: times scatter, scores are the same bits"
     )
     interleave: bool = Field(
-        False, description="repeats in rounds: all trials once, then all again in the reverse order, and so on"
+        True,
+        description="methods in turns: all trials with one seed, then all with the next in the reverse order, and "
+        "so on for repeats; false: seeds and repeats of a trial one after the other",
     )
     device: Annotated[Literal["auto", "cpu", "cuda"], BeforeValidator(cuda_for_gpu)] = Field(
         "auto", description="auto: cuda where torch sees a GPU; gpu: cuda"

@@ -60,7 +60,7 @@ class Tuner:
         suite = self.searched.suite
         self.subjects = self.searched.subjects()  # what is wrong with the suite is said before anything is written
         self.store = ResultStore(self.results, f"{suite.name}-tuning")
-        self.suite = suite.model_copy(update={"name": self.store.suite, "claims": (), "repeat": 1, "interleave": False})
+        self.suite = suite.model_copy(update={"name": self.store.suite, "claims": (), "repeat": 1})
 
     def search(self) -> tuple[list[Found], int]:
         """Search every method's settings on every data set; returns what was found, and the runner's exit code.

@@ -180,7 +180,6 @@ class Searched:
                 "per_method": {name: settings.model_copy(update={"per_dataset": kept})},
                 "seeds": (seed_of(study),),
                 "repeat": 1,
-                "interleave": False,
                 "claims": (),
             }
         )

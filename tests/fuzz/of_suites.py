@@ -26,7 +26,7 @@ SUITE: dict[str, Any] = {
     "methods": ["full", {"bns-gcn": {"rate": [0.1, 1], "sampler": "fixed"}}, {"graphsage": {"fanouts": [10, 5]}}],
     "seeds": [0],
     "repeat": 2,
-    "interleave": True,
+    "interleave": False,
     "timeouts": {"trial_s": 100, "collective_s": 10},
     "per_dataset": {"digits": {"model": {"hidden": 16}, "train": {"lr": 0.1}}},
     "per_method": {"full": {"train": {"clip": 0.1}, "model": {"norm": "none"}, "options": {"precompute": True}}},

@@ -25,24 +25,20 @@ def named(found: list[TrialConfig]) -> str:
     return " ".join(f"{names[t.method.options.get('rate'), t.seed]}{t.repeat}" for t in found)
 
 
-def test_repeats_of_a_trial_follow_one_another() -> None:
-    assert named(trials(repeat=2)) == "A0 A1 B0 B1 C0 C1"
-    assert named(trials(repeat=2, seeds=[0, 1])) == "A0 A1 a0 a1 B0 B1 b0 b1 C0 C1 c0 c1"
+def test_methods_run_in_turns_and_rounds_turn_back() -> None:
+    assert named(trials(repeat=3)) == "A0 B0 C0 C1 B1 A1 A2 B2 C2"
+    assert named(trials(seeds=[1, 0])) == "a0 b0 c0 C0 B0 A0"
+    assert named(trials(repeat=2, seeds=[0, 1])) == "A0 B0 C0 c0 b0 a0 A1 B1 C1 c1 b1 a1"
 
 
-def test_rounds_turn_back() -> None:
-    assert named(trials(repeat=3, interleave=True)) == "A0 B0 C0 C1 B1 A1 A2 B2 C2"
-    assert named(trials(repeat=2, interleave=True, seeds=[0, 1])) == "A0 a0 B0 b0 C0 c0 c1 C1 b1 B1 a1 A1"
-
-
-def test_rounds_need_repeats() -> None:
-    with pytest.raises(UserError, match="interleave: has nothing to interleave: each trial runs once"):
-        trials(interleave=True)
+def test_trials_can_be_run_to_the_end_one_by_one() -> None:
+    assert named(trials(repeat=2, interleave=False)) == "A0 A1 B0 B1 C0 C1"
+    assert named(trials(repeat=2, interleave=False, seeds=[0, 1])) == "A0 A1 a0 a1 B0 B1 b0 b1 C0 C1 c0 c1"
 
 
 @pytest.mark.parametrize("repeat", [2, 4, 6])
 def test_an_even_drift_favours_nobody_after_an_even_number_of_rounds(repeat: int) -> None:
-    found = trials(repeat=repeat, interleave=True)
+    found = trials(repeat=repeat)
     places: dict[float | None, list[int]] = {}
     for place, trial in enumerate(found):
         places.setdefault(trial.method.options.get("rate"), []).append(place)
@@ -50,7 +46,7 @@ def test_an_even_drift_favours_nobody_after_an_even_number_of_rounds(repeat: int
 
 
 def test_the_first_repeat_is_the_trial_that_was_and_others_are_others() -> None:
-    once, often = trials(), trials(repeat=3)
+    once, often = trials(), trials(repeat=3, interleave=False)
     assert [trial.id for trial in often if not trial.repeat] == [trial.id for trial in once]
     assert len({trial.id for trial in often}) == 9
     assert [trial.label for trial in often[:2]] == [once[0].label, once[0].label.replace(" seed=", " repeat=1 seed=")]

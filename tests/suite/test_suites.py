@@ -249,13 +249,13 @@ def test_the_rows_of_psc_gcns_tables(name: str) -> None:
 def test_arxiv_of_the_data_directory(tmp_path: Path) -> None:
     tiny_graph(tmp_path / "ogbn_arxiv.npz")
     found = expand(load_suite(SUITES / "papers" / "psc-table2-arxiv.yaml"), device="cpu", data_dir=tmp_path)
-    assert [(t.method.name, *(t.method.options.get(key) for key in ("staleness", "rate"))) for t in found[::5]] == [
+    assert [(t.method.name, *(t.method.options.get(key) for key in ("staleness", "rate"))) for t in found[:4]] == [
         ("full", None, None),
         ("psc-gcn", 1, 0.1),
         ("psc-gcn", 2, 0.1),
         ("psc-gcn", 1, 0.3),
     ]
-    assert [t.seed for t in found] == [0, 1, 2, 3, 4] * 4
+    assert [t.seed for t in found] == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4
 
 
 @pytest.mark.parametrize(("name", "sizes", "swept"), [(FIG5[0], range(20, 26), 20), (FIG5[1], range(20, 24), 18)])

@@ -77,8 +77,8 @@ const ranked = (cells) => cells.filter((cell) => "rank" in cell.dataset);
 // As `mark_best` in table.py does it.
 function markBest(cells) {
   const ranks = ranked(cells).map(rankOf).sort((a, b) => a - b), first = ranks[0], places = [...new Set(ranks)];
-  const ties = (cell) => (cell.dataset.ties || "").split(" ").includes(String(first));
-  const best = ranked(cells).filter((cell) => rankOf(cell) === first || ties(cell));
+  const ties = (cell) => (cell.dataset.ties || "").split(" ");
+  const best = ranked(cells).filter((cell) => places.every((rank) => rank >= rankOf(cell) || ties(cell).includes(rank)));
   const second = places.length > 2 && ranks.filter((rank) => rank === first).length === 1 ? places[1] : null;
   const some = best.length < ranks.length;
   for (const cell of ranked(cells)) {

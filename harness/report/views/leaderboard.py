@@ -221,17 +221,11 @@ class LeaderboardView(ReportView):
         self, name: str, parts: int, means: Mapping[Variant, float]
     ) -> tuple[dict[Variant, int], dict[Variant, tuple[int, ...]]]:
         """Return the rank of each variant, and the better ranks from which it does not differ significantly."""
-        more = self.section.metric_of(name).better == "more"
-        order = sorted(means, key=lambda v: -means[v] if more else means[v])
-        places = list(dict.fromkeys(means[v] for v in order))
-        ranks = {v: places.index(means[v]) for v in order}
-        comparison = Comparison(self.section, parts, name)
-        ties: dict[Variant, list[int]] = {v: [] for v in order}
-        for rank, mean in enumerate(places):
-            best = next(v for v in order if means[v] == mean)
-            if others := [v for v in order if ranks[v] > rank]:
-                found = comparison.against(best, others, len(order) - 1)
-                for other in others:
-                    if not found.behind(other):
-                        ties[other].append(rank)
-        return ranks, {v: tuple(own) for v, own in ties.items()}
+        found = Comparison(self.section, parts, name, means)
+        places = list(dict.fromkeys(means[v] for v in found.order))
+        ranks = {v: places.index(means[v]) for v in found.order}
+        ties = {
+            v: tuple(sorted({ranks[o] for o in found.order if ranks[o] < ranks[v] and not found.behind(v, o)}))
+            for v in found.order
+        }
+        return ranks, ties
