@@ -121,7 +121,10 @@ def _finding(claim: Claim, row: Row | UserError, results: Results, unit: str, su
     low, high = _bounds(claim.expect)
     if by == "ratio" and interval is None and min(len(cell.runs) for cell in cells) > 1:
         lacking = join_unique([lacking, NO_RATIO])
-    shown = with_interval(value, interval if len(cells[0].runs) > 1 else None, unit, (low, high))
+    several = len(cells[0].runs) > 1
+    if several and interval is not None and interval.absurd:
+        lacking = join_unique([lacking, f"{len(cells[0].runs)} runs scatter too much for an interval"])
+    shown = with_interval(value, interval if several and interval and not interval.absurd else None, unit, (low, high))
     return Finding("", values, value, interval, shown, *decide(value, interval, low, high, lacking))
 
 

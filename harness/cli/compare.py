@@ -115,7 +115,7 @@ def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: st
     if format == "csv":
         lines = [[row.label, row.trials, row.before, row.after, *numbers(row)] for row in rows]
         lines.append(["all", whole.trials, None, None, *numbers(whole)])
-        print_csv(["trial", "seeds", "a", "b", "change", "low", "high", "verdict", "needs"], lines)
+        print_csv(["trial", "seeds", "a", "b", "raw", "change", "low", "high", "verdict", "needs"], lines)
         return
     shown = [[row.label, row.trials, *cells(row, metric), verdict(row)] for row in rows]
     shown.append([f"all {len(rows)}", whole.trials, None, None, *cells(whole, metric)[2:], verdict(whole)])
@@ -129,7 +129,7 @@ def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: st
 
 DRIFTS: dict[Drift, str] = {
     "none": "",
-    "turns": "runs of A and B alternate, so that the machine's drift cancels in each pair",
+    "turns": "runs of A and B alternate: the machine's drift cancels in pairs, a steady one is taken out (corrected)",
     "reference": "B / A is corrected for the machine's drift by the reference workload",
     "unknown": (
         "runs of A and B do not alternate, and the reference workload was measured too rarely: intervals allow for a "
@@ -154,13 +154,13 @@ def verdict(row: Compared) -> str:
 
 
 def numbers(row: Compared) -> list[object]:
-    """Return change, interval, verdict and the runs that a decision needs, as numbers and words."""
+    """Return raw change, change, interval, verdict and the runs that a decision needs, as numbers and words."""
     low, high = (row.interval.low, row.interval.high) if row.interval else (None, None)
-    return [row.change, low, high, row.verdict, row.needs]
+    return [row.raw, row.change, low, high, row.verdict, row.needs]
 
 
 def cells(row: Compared, metric: Metric) -> list[object]:
-    """Return before, after, change and interval as a table shows them."""
+    """Return before, after, change and interval as a table shows them; a corrected change after the raw one."""
 
     def text(value: float) -> str:
         return f"{100 * value:+.2f}" if metric.difference else f"{value:.3f}"
@@ -171,7 +171,10 @@ def cells(row: Compared, metric: Metric) -> list[object]:
         return bytes_text(value) if metric.unit.removesuffix("/epoch") == "B" else value
 
     interval = f"{text(row.interval.low)} to {text(row.interval.high)}" if row.interval else None
-    return [amount(row.before), amount(row.after), text(row.change), interval]
+    change = text(row.raw)
+    if text(row.change) != change:
+        change += f", corrected {text(row.change)}"
+    return [amount(row.before), amount(row.after), change, interval]
 
 
 def history(
@@ -195,12 +198,12 @@ def history(
     chosen = metric_of(metric, [trial for version in found for trial in version.trials])
     points = follow(found, chosen)
     if format == "csv":
-        columns = ["version", "started", "trials", "since", "change", "low", "high", "verdict", "needs", "why"]
+        columns = ["version", "started", "trials", "since", "raw", "change", "low", "high", "verdict", "needs", "why"]
         rows = (
             [
                 *(point.version.name, point.version.started, len(point.version.trials)),
                 point.since.name if point.since else None,
-                *(numbers(point.whole) if point.whole else [None] * 5),
+                *(numbers(point.whole) if point.whole else [None] * 6),
                 point.why or None,
             ]
             for point in points

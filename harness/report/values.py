@@ -17,7 +17,7 @@ from harness.report.palette import PHASES, PURPOSES
 from harness.report.sections import Section
 from harness.report.variants import Variant
 from harness.results.contrast import Drift, Pairs, Run, all_pairs, needed
-from harness.results.stats import Stat, numbers, over_seeds, significant
+from harness.results.stats import Interval, Stat, numbers, over_seeds, significant
 
 Values = dict[tuple[Variant, int], Stat]
 
@@ -166,7 +166,7 @@ class Comparison:
             return f"{text} ({count})"
         size, *ends = (sign * end if sign else math.exp(end) for end in (found.size, found.low, found.high))
         low, high = sorted(ends)
-        if not sign and high > ABSURD * low:
+        if Interval(size, low, high).absurd:
             return f"{text} ({count}, which scatter too much for an interval)"
         paired = f"{factor(size)} {PAIRED[found.drift]}, "
         if factor(size) == factor(said) or not self.metric.worse(found.size):
@@ -191,7 +191,6 @@ class Comparison:
         return said
 
 
-ABSURD = 100.0  # an interval whose ends are further apart than this factor says nothing
 PAIRED: dict[Drift, str] = {
     "none": "by pairs", "turns": "by pairs in turns", "reference": "corrected for drift", "unknown": "by pairs",
 }  # fmt: skip

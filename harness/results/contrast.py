@@ -23,6 +23,7 @@ does, or nothing does."""
 DRIFT = math.log(1.1)  # that a machine may be slower or faster at one time than at another
 FOLLOWS = 0.5  # a trial follows the reference workload's drift by 1 - this to 1 + this times
 PLANNED = 0.03  # deviation of log(one run / another) that is assumed until repeats measure it
+FEW_CELLS = 4  # of fewer independent cells one that is wild would decide what is usual
 UNLIKE = 0.05  # share of alike cells that would count by their own scatter alone
 GROSS = math.log(4)  # two single runs differ beyond this factor, unless runs scatter by a deviation of some 50 %
 POWER = 0.9  # chance that a planned number of runs shows a change
@@ -190,14 +191,16 @@ def shrunken(
     scaled inverse chi-square distribution, which counts as an estimate with degrees of freedom of its own. It is
     fitted by the median and the lowest fifth, so that a few wild cells do not widen it (as Phipson et al., Annals of
     Applied Statistics 10(2), 2016), to those `fitted` [cells]. A cell that is larger beyond chance counts alone. The
-    common part never has more than the square of a cell's own degrees of freedom: two or three values do not show that
-    a cell is wild. `freedom` [cells]: 0 where nothing is known; `most`: the largest sum of both.
+    common part never has more than the square of a cell's own degrees of freedom, since two or three values do not show
+    that a cell is wild, nor more than these times a sixth of the independent cells; fewer than 4 have none. `freedom`
+    [cells]: 0 where nothing is known; `most`: the sum of those of independent cells, if cells depend on each other.
     """
     from scipy import special  # takes a while to import
 
     known = (freedom > 0) & (variances > 0)
     mine = known if fitted is None else known & fitted
-    if mine.sum() < 3:
+    several = min(float(mine.sum()), most / max(float(freedom.max(initial=0)), 1.0))
+    if several < FEW_CELLS:
         return variances, freedom
     logs, own = np.log(variances[mine]), freedom[mine]
 
@@ -213,8 +216,7 @@ def shrunken(
         wide = float(np.mean(quantile(prior, 0.5) - quantile(prior, 0.2))) < spread
         low, high = (low, math.log(prior)) if wide else (math.log(prior), high)
     usual = math.exp(float(np.median(logs - quantile(prior, 0.5))))
-    several = min(float(mine.sum()), most / float(freedom.max()))
-    common = np.minimum(prior, freedom * np.minimum(freedom, several / 4))
+    common = np.minimum(prior, freedom * np.minimum(freedom, several / 6))
     both = np.maximum(common + freedom, 1e-9)
     unlike = known & (variances > usual * special.fdtri(np.maximum(freedom, 1), np.maximum(common, 0.5), 1 - UNLIKE))
     moved = np.where(unlike, variances, (common * usual + freedom * variances) / both)

@@ -36,6 +36,11 @@ class Interval:
         """Whether the interval is wider than 5 % of the centre."""
         return self.high - self.low > NOISY * abs(self.centre)
 
+    @property
+    def absurd(self) -> bool:
+        """Whether the ends say nothing: one is infinite, or more than 100 times the other."""
+        return not math.isfinite(self.high) or (0 < 100 * self.low < self.high)
+
     def has(self, value: float) -> bool:
         """Whether `value` is in the interval, ends included."""
         return self.low <= value <= self.high

@@ -151,6 +151,25 @@ def test_one_run_of_each_cannot_tell_however_much_it_changed(make) -> None:
     assert row.needs == "13 more interleaved runs would detect a gap of 3 %"
 
 
+def test_one_run_of_each_is_enough_where_no_scatter_explains_the_change(make) -> None:
+    [row], _ = compare(suites(make, np.random.default_rng(3), [11.0], 1), find_metric("epoch_time_s"))
+    assert (row.verdict, row.worse) == ("slower", True)
+    assert row.interval is not None
+    assert 1 < row.interval.low < 11 / 4
+
+
+def test_a_wild_reference_corrects_nothing(make) -> None:
+    """It scattered threefold within one study, and made 3.35 times of 6.85."""
+    rng = np.random.default_rng(9)
+    pairs = suites(make, rng, [3.35], 5, turns=False, reference=True)
+    for each in pairs:
+        for side in (each.before, each.after):
+            side.environment["reference_s"] = 0.005 * math.exp(rng.uniform(0, math.log(3.3)))
+    found = whole(pairs)
+    assert (found.verdict, found.drift, found.change) == ("slower", "unknown", found.raw)
+    assert found.change == pytest.approx(3.35, rel=0.05)
+
+
 def test_several_trials_of_one_run_tell_together_and_none_by_itself(make) -> None:
     rows, all_of_them = compare(suites(make, np.random.default_rng(4), [1.3] * 6, 1), find_metric("epoch_time_s"))
     assert {row.verdict for row in rows} == {"cannot tell"}
@@ -173,11 +192,14 @@ def test_a_drift_between_the_sides_is_not_called(make) -> None:
     def found(**how: bool) -> Compared:
         return whole(suites(make, np.random.default_rng(7), [1.0] * 3, 4, noise=0.002, drift=0.09, **how))
 
-    blocks, turns, known = found(turns=False), found(), found(turns=False, reference=True)
+    noisy = suites(make, np.random.default_rng(7), [1.0] * 3, 4, noise=0.01, drift=0.09, turns=False, reference=True)
+    blocks, turns, known = found(turns=False), found(), whole(noisy)
     assert [each.verdict for each in (blocks, turns, known)] == ["cannot tell"] * 3
     assert [each.drift for each in (blocks, turns, known)] == ["unknown", "turns", "reference"]
-    assert blocks.change == pytest.approx(1.09, abs=0.01)
+    assert blocks.change == blocks.raw == pytest.approx(1.09, abs=0.01)
     assert known.change == pytest.approx(1.0, abs=0.01)
+    assert known.raw == pytest.approx(1.09, abs=0.01)
+    assert found(turns=False, reference=True).drift == "unknown"  # the reference scatters more than the trials
     twice = whole(suites(make, np.random.default_rng(7), [2.0] * 3, 4, turns=False))
     assert (twice.verdict, twice.drift) == ("slower", "unknown")  # no drift explains that
     slow = suites(make, np.random.default_rng(8), [1.1] * 3, 4, noise=0.005, drift=0.09, turns=False, reference=True)

@@ -24,7 +24,14 @@ HERE = {"machine": "aaaaaaaa", "threads": 2, "commit": "c0", "packages": {"torch
 
 
 def runs() -> list[TrialConfig]:
-    sections = {"name": "demo", "datasets": ["sbm"], "methods": ["full", "bns-gcn"], "repeat": 3, "device": "cpu", "interleave": False}
+    sections = {
+        "name": "demo",
+        "datasets": ["sbm"],
+        "methods": ["full", "bns-gcn"],
+        "repeat": 3,
+        "device": "cpu",
+        "interleave": False,
+    }
     return expand(Suite.model_validate(sections))
 
 

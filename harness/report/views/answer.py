@@ -59,7 +59,8 @@ class AnswerView(ReportView):
         places = common_places(found.centre / size for found in self.medians.values() if found)
         keys = [key for key in self.times if key[1] == parts]
         found = [self.medians[key] for key in keys]
-        cells = [Cell(_time(each, size, places), number=each is not None) for each in found]
+        each = zip(found, keys, strict=True)
+        cells = [Cell(_time(own, self.times[key], size, places), number=own is not None) for own, key in each]
         best = bold_best(cells, [each.centre if each else None for each in found], highest=False)
         return {variant: cell for (variant, _), cell in zip(keys, best, strict=True)}
 
@@ -184,7 +185,7 @@ class AnswerView(ReportView):
             return None
         size, unit = time_unit(medians[fastest].centre)
         places = common_places([medians[fastest].centre / size])
-        said = f"{fastest.label}, {_time(medians[fastest], size, places)} {unit}"
+        said = f"{fastest.label}, {_time(medians[fastest], self.times[fastest, parts], size, places)} {unit}"
         others = sorted((v for v in medians if v != fastest), key=lambda v: medians[v].centre)
         leads = {
             v: pair.factor
@@ -243,12 +244,12 @@ class AnswerView(ReportView):
 UNSURE = "not significant"
 
 
-def _time(found: Interval | None, size: float, places: int) -> str:
-    """Write a median with its interval."""
+def _time(found: Interval | None, own: Times, size: float, places: int) -> str:
+    """Write a median with its interval, or of so few seeds that it has none, how many reached the target."""
     if found is None:
         return NEVER
-    high = f"{found.high / size:,.{places}f}" if np.isfinite(found.high) else "∞"
-    return f"{found.centre / size:,.{places}f} [{found.low / size:,.{places}f}, {high}]"
+    centre, low, high = (f"{each / size:,.{places}f}" for each in (found.centre, found.low, found.high))
+    return f"{centre} ({len(own.reached)} of {own.count} seeds)" if found.absurd else f"{centre} [{low}, {high}]"
 
 
 def _written(found: Mapping[Key, Interval | None], size: float) -> dict[Key, Cell]:
