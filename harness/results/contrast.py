@@ -23,7 +23,8 @@ does, or nothing does."""
 DRIFT = math.log(1.1)  # that a machine may be slower or faster at one time than at another
 FOLLOWS = 0.5  # a trial follows the reference workload's drift by 1 - this to 1 + this times
 PLANNED = 0.03  # deviation of log(one run / another) that is assumed until repeats measure it
-FEW_CELLS = 4  # of fewer independent cells one that is wild would decide what is usual
+FEW_METHODS = 4  # besides the first: of fewer one that is wild would decide what is usual
+FEW_CELLS = 6  # of fewer independent cells the usual variance is no distribution's, but the mean
 UNLIKE = 0.05  # share of alike cells that would count by their own scatter alone
 GROSS = math.log(4)  # two single runs differ beyond this factor, unless runs scatter by a deviation of some 50 %
 POWER = 0.9  # chance that a planned number of runs shows a change
@@ -192,16 +193,19 @@ def shrunken(
     fitted by the median and the lowest fifth, so that a few wild cells do not widen it (as Phipson et al., Annals of
     Applied Statistics 10(2), 2016), to those `fitted` [cells]. A cell that is larger beyond chance counts alone. The
     common part never has more than the square of a cell's own degrees of freedom, since two or three values do not show
-    that a cell is wild, nor more than these times a sixth of the independent cells; fewer than 4 have none. `freedom`
-    [cells]: 0 where nothing is known; `most`: the sum of those of independent cells, if cells depend on each other.
+    that a cell is wild, nor more than these times a sixth of the independent cells; few have none, see `_pooled`.
+    `freedom` [cells]: 0 where nothing is known; `most`: the sum of those of independent cells, if cells depend on each
+    other, as pairs of methods do.
     """
     from scipy import special  # takes a while to import
 
     known = (freedom > 0) & (variances > 0)
     mine = known if fitted is None else known & fitted
     several = min(float(mine.sum()), most / max(float(freedom.max(initial=0)), 1.0))
-    if several < FEW_CELLS:
+    if math.isfinite(most) and several < FEW_METHODS:
         return variances, freedom
+    if several < FEW_CELLS:
+        return _pooled(variances, freedom)
     logs, own = np.log(variances[mine]), freedom[mine]
 
     def quantile(prior: float, share: float) -> np.ndarray:
@@ -221,6 +225,21 @@ def shrunken(
     unlike = known & (variances > usual * special.fdtri(np.maximum(freedom, 1), np.maximum(common, 0.5), 1 - UNLIKE))
     moved = np.where(unlike, variances, (common * usual + freedom * variances) / both)
     return moved, np.where(unlike, freedom, both)
+
+
+def _pooled(variances: np.ndarray, freedom: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean variance of few cells, or a cell's own where it is larger: alone where that is beyond chance."""
+    from scipy import special
+
+    known, whole = freedom > 0, float(freedom.sum())
+    if not whole:
+        return variances, freedom
+    squares = variances * freedom
+    others = np.maximum(whole - freedom, 1e-9)
+    limit = special.fdtri(np.maximum(freedom, 1), np.maximum(others, 0.5), 1 - 2 * UNLIKE)
+    unlike = (variances > limit * (squares.sum() - squares) / others) | (freedom == whole)
+    moved = np.where(unlike | ~known, variances, np.maximum(variances, squares.sum() / whole))
+    return moved, np.where(unlike | ~known, freedom, whole)
 
 
 def doubt(size: float, variances: Sequence[tuple[float, float]]) -> float:

@@ -57,7 +57,8 @@ def test_shrunken_variances_are_nearer_to_the_truth(spread: float) -> None:
 
 def test_few_cells_are_judged_by_their_own_scatter() -> None:
     seen, freedom = np.array([1.0, 100.0]), np.array([2.0, 2.0])
-    assert [each.tolist() for each in shrunken(seen, freedom)] == [[1.0, 100.0], [2.0, 2.0]]
+    assert [each.tolist() for each in shrunken(seen, freedom, most=4)] == [[1.0, 100.0], [2.0, 2.0]]
+    assert [each.tolist() for each in shrunken(seen, freedom)] == [[50.5, 100.0], [4.0, 2.0]]
 
 
 def test_a_method_20_percent_slower_is_excluded_next_to_a_wild_one() -> None:
