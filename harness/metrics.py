@@ -192,7 +192,7 @@ def _table() -> Iterable[Metric]:
     yield _score("best_val", best, "Best validation score", key="summary.best_val")
     yield _score("test_at_best_val", best, "Test score", key="summary.test_at_best_val")
     yield _time("time_to_target_s", "training time (evaluations excluded, warm-up included) until `train.target` was "
-        "reached", key="summary.time_to_target_s")
+        "reached, of each epoch the slowest rank's")
     prepared = ("`setup_s` and what the making of what it found ready-made took (the partition; `result.found` in the "
         "record); that and `time_to_target_s`. None where a making's time is not known")
     yield _time("time_to_target_with_setup_s", prepared, "Time to target with set-up")
