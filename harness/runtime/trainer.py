@@ -247,7 +247,7 @@ class Trainer:
 
     def train_epoch(self, epoch: int) -> dict[str, Any]:
         """Run one epoch; returns its row of the record."""
-        worker, lr = self.worker, learning_rate(self.spec, self.schedule, epoch)
+        worker, clock, lr = self.worker, self.worker.clock, learning_rate(self.spec, self.schedule, epoch)
         worker.beacon.epoch(epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -263,21 +263,25 @@ class Trainer:
             worker.check.epoch() if worker.check else nullcontext(),
             worker.meters.epoch() as metered,
             worker.traffic.during("epoch"),
-            worker.clock.epoch(aligned=timing == "breakdown") as timed,
+            clock.epoch(aligned=timing == "breakdown") as timed,
         ):
-            steps = iter(self.method.steps(epoch))
+            with clock.phase("sample"):
+                steps = iter(self.method.steps(epoch))
             while True:
-                step = None  # the next one is drawn and fetched where this one's rows were
-                with worker.clock.phase("sample"):
+                with clock.phase("sample"):
+                    step = None  # the next one is drawn and fetched where this one's rows were
                     step = next(steps, None)
                 if step is None:
                     break
-                weighted = weighted + self._take(step) * step.loss.total
-                rows, taken = rows + step.loss.total, taken + 1
-                for name, value in step.stats.items():
-                    stats[name] = stats.get(name, 0) + value
+                total = self._take(step)
+                with clock.phase("check"):
+                    weighted = weighted + total * step.loss.total
+                    rows, taken = rows + step.loss.total, taken + 1
+                    for name, value in step.stats.items():
+                        stats[name] = stats.get(name, 0) + value
             if worker.check is not None:
-                self.method.synchronize()  # or the interface's counters would miss what is under way
+                with clock.phase("comm"), clock.waiting():
+                    self.method.synchronize()  # or the interface's counters would miss what is under way
         self.integrity.ends_epoch()
         if (rule := self.inputs.ends_epoch()) is not None:
             self.integrity.violated(rule)
@@ -303,35 +307,35 @@ class Trainer:
         }
 
     def _take(self, step: Step) -> Tensor:
-        """Do one step; returns the loss of all ranks, not read: that would wait for the device."""
+        """Do one step, all of it in phases; returns the loss of all ranks, not read: that would wait for the device."""
         worker, clock = self.worker, self.worker.clock
-        worker.beacon.step()
-        self.integrity.begins_step()
-        self.integrity.reads(step.loss)
-        inputs, aggregated = self.inputs.of(step)
+        with clock.phase("check"):
+            worker.beacon.step()
+            self.integrity.begins_step()
+            self.integrity.reads(step.loss)
+            inputs, aggregated = self.inputs.of(step)
         with clock.phase("optimize"):
             self.flat.zero_gradients()
 
         def passes() -> Tensor:
-            with clock.phase("forward"):
-                logits = worker.model(
-                    step.blocks, inputs, step.exchange, transform_first=step.transform_first, aggregated=aggregated
-                )
-                loss = loss_sum(logits, step.loss, self.spec.pos_weight)
+            logits = worker.model(
+                step.blocks, inputs, step.exchange, transform_first=step.transform_first, aggregated=aggregated
+            )
+            loss = loss_sum(logits, step.loss, self.spec.pos_weight)
             with clock.phase("backward"):
                 loss.backward()
-            return loss
+            return loss.detach()  # here the graph of the passes goes, not behind the step
 
-        with step.around():
+        with clock.phase("forward"), step.around():
             loss = passes() if self.captured is None else self.captured.run(step, passes)
         with clock.phase("reduce"):
-            total = self.flat.reduce(worker.comm, loss.detach())
+            total = self.flat.reduce(worker.comm, loss)
         self.method.on_step_end(total)
         with clock.phase("optimize"):
             if self.spec.clip is not None:
                 torch.nn.utils.clip_grad_norm_(self.flat.values, self.spec.clip)
             self.optimizer.step()
-        self.integrity.ends_step()
+            self.integrity.ends_step()
         return total
 
     def _evaluate(self, row: dict[str, Any]) -> None:
