@@ -157,7 +157,7 @@ class Against:
             low, high = -100 * found.high, -100 * found.low
         else:
             low, high = math.exp(found.low), math.exp(found.high)
-        return f"95 % interval {low:.2f} to {high:.2f} over {counted_units(found.pairs, self.unit)}"
+        return f"95 % interval [{low:.2f}, {high:.2f}] over {counted_units(found.pairs, self.unit)}"
 
     def ties(self) -> str:
         """Name what does not differ significantly from the best, and what would show it; "" if all does."""
@@ -173,6 +173,23 @@ class Against:
         """Return whether a variant is significantly behind; one without a pair is if the metric is exact."""
         found = self.found.get(other)
         return found.sure and self.metric.worse(found.size) if found else self.metric.exact
+
+
+def standing(section: Section, name: str, parts: int) -> dict[Variant, tuple[int, tuple[int, ...]]]:
+    """Return each variant's rank in a metric, and the better ranks from which it does not differ significantly."""
+    means = {variant: stat.mean for (variant, count), stat in values_of(section, name).items() if count == parts}
+    comparison, more = Comparison(section, parts, name), section.metric_of(name).better == "more"
+    order = sorted(means, key=lambda v: -means[v] if more else means[v])
+    places = list(dict.fromkeys(means[v] for v in order))
+    ties: dict[Variant, list[int]] = {v: [] for v in order}
+    for rank, mean in enumerate(places):
+        best = next(v for v in order if means[v] == mean)
+        if others := [v for v in order if places.index(means[v]) > rank]:
+            found = comparison.against(best, others, len(order) - 1)
+            for other in others:
+                if not found.behind(other):
+                    ties[other].append(rank)
+    return {v: (places.index(means[v]), tuple(own)) for v, own in ties.items()}
 
 
 def _runs(trials: pd.DataFrame, metric: Metric) -> Runs:
