@@ -18,7 +18,7 @@ from harness.errors import UserError, nearest
 from harness.registry import Registered, Registry
 
 Phase = Literal[
-    "sample", "fetch", "forward", "backward", "comm", "wait", "reduce", "optimize", "explain", "swap", "other"
+    "sample", "fetch", "forward", "backward", "comm", "wait", "reduce", "optimize", "explain", "swap", "check", "other"
 ]
 PHASES: tuple[str, ...] = get_args(Phase)
 HOST_PHASES = ("sample", "fetch", "explain")
@@ -26,7 +26,7 @@ HOST_PHASES = ("sample", "fetch", "explain")
 Purpose = Literal["feature", "embedding", "gradient", "model", "control", "swap"]
 PURPOSES: tuple[str, ...] = get_args(Purpose)
 SUMS = {  # what BNS-GCN and the papers after it report, as sums of phases
-    "compute": ("sample", "fetch", "forward", "backward", "optimize", "explain", "other"),
+    "compute": ("sample", "fetch", "forward", "backward", "optimize", "explain", "check", "other"),
     "communication": ("comm", "swap"),
     "wait": ("wait",),
     "reduce": ("reduce",),
@@ -192,7 +192,7 @@ def _table() -> Iterable[Metric]:
     yield _score("best_val", best, "Best validation score", key="summary.best_val")
     yield _score("test_at_best_val", best, "Test score", key="summary.test_at_best_val")
     yield _time("time_to_target_s", "training time (evaluations excluded, warm-up included) until `train.target` was "
-        "reached", key="summary.time_to_target_s")
+        "reached, of each epoch the slowest rank's")
     prepared = ("`setup_s` and what the making of what it found ready-made took (the partition; `result.found` in the "
         "record); that and `time_to_target_s`. None where a making's time is not known")
     yield _time("time_to_target_with_setup_s", prepared, "Time to target with set-up")

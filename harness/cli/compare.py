@@ -170,7 +170,7 @@ def cells(row: Compared, metric: Metric) -> list[object]:
             return f"{100 * value:.2f}"
         return bytes_text(value) if metric.unit.removesuffix("/epoch") == "B" else value
 
-    interval = f"{text(row.interval.low)} to {text(row.interval.high)}" if row.interval else None
+    interval = f"[{text(row.interval.low)}, {text(row.interval.high)}]" if row.interval else None
     change = text(row.raw)
     if text(row.change) != change:
         change += f", corrected {text(row.change)}"
@@ -218,7 +218,7 @@ def history(
         for row in point.changed:
             if row is not point.whole:
                 change, interval = cells(row, chosen)[2:]
-                typer.echo(f"{point.version.name}: {row.label}: {change} ({interval}), {verdict(row)}")
+                typer.echo(f"{point.version.name}: {row.label}: {change} {interval}, {verdict(row)}")
 
 
 def _row(point: Point, metric: Metric) -> list[object]:

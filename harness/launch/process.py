@@ -212,12 +212,16 @@ class Latest:
     def take(self, event: dict[str, Any]) -> None:
         """Take over an event's values; a stage lasts until another event."""
         self.stage = str(event.get("text", "")) if event.get("event") == "stage" else ""
+        others = None  # of the ranks that have ended this epoch
         if event.get("event") == "epoch":
-            self.epoch = int(event.get("epoch", 0)) + 1
+            before, self.epoch = self.epoch, int(event.get("epoch", 0)) + 1
+            others = self.values.get("s_per_epoch") if self.epoch == before else None
         self.epochs = int(event.get("epochs") or self.epochs)
         for key in ("loss", "val", "s_per_epoch"):
             if isinstance(event.get(key), int | float):
                 self.values[key] = float(event[key])
+        if others is not None:
+            self.values["s_per_epoch"] = max(self.values["s_per_epoch"], others)
 
     def text(self) -> str:
         """Return loss, validation score and seconds per epoch, those that are known."""

@@ -15,8 +15,8 @@ from harness.results.record import Record
 from harness.results.reduce import between_ranks
 
 DERIVED = (
-    Metric("counted_bytes", "sent by all ranks", "B/epoch", "Sent per epoch", "less", exact=True),
-    Metric("exchanged_bytes", "sent, but for models and swaps", "B/epoch", "Exchanged", "less", exact=True),
+    Metric("counted_bytes", "sent by all ranks, whatever for", "B/epoch", "Sent per epoch", "less", exact=True),
+    Metric("halo_bytes", "sent, without the all-reduce", "B/epoch", "Halo bytes", "less", exact=True),
 )
 """What is known of columns that are metrics."""
 SHARED = ("energy_gpu_j", "energy_cpu_j", "gpu_power_w")  # counters that one rank reads for several
@@ -24,7 +24,6 @@ RANK, RANK_SUFFIX = "rank_", "_epoch_s"
 MODEL, MODEL_SUFFIX = "model_", "_bytes"
 WHY = "why_"
 SAMPLED_SHARES = ("asked_share", "expected_share", "edge_share")
-UNSAMPLED = ("bytes_model", "bytes_swap")  # no exchange of rows: gradients of weights, host to device
 
 
 def record_values(record: Record | None) -> dict[str, Any]:
@@ -84,15 +83,16 @@ def _ranks(times: Sequence[float]) -> dict[str, float]:
 def _sampling(record: Record) -> dict[str, float]:
     """Return what a method asks its peers for in an epoch, all ranks; a baseline for all that there is.
 
-    `exchanged_bytes`: sent, but for the purposes model and swap; `asked_boundary`: rows of an exchange, as
+    `halo_bytes`: sent, but for the purpose model, the all-reduce; `asked_boundary`: rows of an exchange, as
     of the method's stats; `asked_share`, `expected_share`: of the boundary, asked for and by the inclusion
     probabilities; `edge_share`: of the edges, drawn; `cache_asked`, `cache_found`, `hit_rate`: rows asked
     for (of a mini-batch method remote nodes; with `storage: host` all), those of them found in the cache, and
     found / asked for; `communicated_nodes`: of a mini-batch method, nodes whose features came from their owners.
     """
     result = record.result
-    sizes = [v for key, v in result.items() if key.startswith("bytes_") and key not in UNSAMPLED]
-    found: dict[str, float] = {"exchanged_bytes": sum(sizes)} if sizes else {}
+    found: dict[str, float] = {}
+    if any(key.startswith("bytes_") for key in result):
+        found["halo_bytes"] = between_ranks(result) - (result.get("bytes_model") or 0)
     stats, boundary, edges = result.get("stats") or {}, result.get("boundary_nodes"), result.get("edges")
     options = (record.config.get("method") or {}).get("options") or {}
     if boundary and is_baseline(declared_by(record), options, "full-graph"):

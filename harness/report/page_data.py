@@ -141,6 +141,7 @@ def _layer(
     for name in ("network", "who", "component"):
         columns[name] = [value if isinstance(value, str) and value else None for value in data.get(name, ())]
     if layer.interval:
+        columns["sd"] = [len(layer.interval) == 1] * len(data)
         columns["low"], columns["high"] = map(_rounded, layer.ends(panel.y.column))
     if layer.kind == "hist":
         counts, edges = np.histogram(data[panel.x.column], bins=20)

@@ -57,8 +57,8 @@ def _wins(section: Section, parts: int) -> Iterator[Win]:
         yield _fastest(section, parts, times)
     if scores := _at(values_of(section, "best_val"), parts):
         yield _best_score(section, parts, scores)
-    if sent := _at(values_of(section, "exchanged_bytes"), parts):
-        yield _least(section, parts, "exchanged_bytes", "Fewest bytes exchanged", sent, "an epoch")
+    if sent := _at(values_of(section, "counted_bytes"), parts):
+        yield _least(section, parts, "counted_bytes", "Fewest bytes sent", sent, "an epoch")
     for column, of in MEMORY.items():
         if peaks := _at(values_of(section, column), parts):
             yield _least(section, parts, column, "Least memory", peaks, of)
@@ -108,7 +108,7 @@ def _least(section: Section, parts: int, column: str, what: str, sizes: dict[Var
     text = f"{best.label}, {significant(sizes[best] / size)} {unit} {of}"
     base = _baseline(section, best, sizes)
     if base and sizes[base]:
-        text += f", {100 * sizes[best] / sizes[base]:.1f} % of what {base.label} needs"
+        text += f", {100 * sizes[best] / sizes[base]:.1f} % of {base.label}"
     return Win(what, f"{text}.{found.sure()}", best)
 
 

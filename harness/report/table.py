@@ -11,7 +11,7 @@ from types import MappingProxyType
 from harness.metrics import Metric
 from harness.report.columns import WHY
 from harness.report.sections import Section
-from harness.report.values import Values, totals, values_of
+from harness.report.values import Values, standing, totals, values_of
 from harness.report.variants import Variant
 from harness.results.stats import (
     MISSING,
@@ -35,18 +35,17 @@ class Cell:
     """One cell; `note` is set small next to the text, `mark` flags it; `wrap` lets words break into lines.
 
     `rank`: its place among those that it is compared with, 0 is the best (None: it is not compared). `ties`: the better
-    ranks that it is not significantly behind (None: its number alone decides).
-    `best`, `second`: how it is marked while all are shown, see `mark_best`. `value`: the number behind the text, of
-    which others follow. `against`: text and note for each rank that may be the best of what is shown.
+    ranks that it is not significantly behind. `best`: whether it is marked while all are shown, see `mark_best`.
+    `value`: the number behind the text, of which others follow. `against`: text and note for each rank that may be the
+    best of what is shown.
     """
 
     text: str = MISSING
     note: str = ""
     mark: str = ""
     best: bool = False
-    second: bool = False
     rank: int | None = None
-    ties: tuple[int, ...] | None = None
+    ties: tuple[int, ...] = ()
     value: float | None = None
     against: tuple[tuple[str, str], ...] | None = None
     number: bool = True
@@ -134,38 +133,26 @@ class Table:
         return any(group.title for group in self.groups)
 
 
-def bold_best(cells: list[Cell], values: list[float | None], *, highest: bool) -> list[Cell]:
-    """Rank a column by the shown means, highest or lowest first, and mark it as `mark_best` does."""
-    means = [None if cell.missing else cell.text.split(" ±")[0] for cell in cells]
-    known = [(value, mean) for value, mean in zip(values, means, strict=True) if value is not None and mean]
-    ranks = {mean: i for i, mean in enumerate(dict.fromkeys(mean for _, mean in sorted(known, reverse=highest)))}
-    valued = [mean if value is not None else None for value, mean in zip(values, means, strict=True)]
-    return mark_best([replace(cell, rank=ranks.get(mean or "")) for cell, mean in zip(cells, valued, strict=True)])
-
-
 def mark_best(cells: list[Cell]) -> list[Cell]:
-    """Mark the best of the cells that have a rank, all ties included, and the second where ranks alone decide.
+    """Mark of the cells that have a rank the best, and those that do not differ significantly from it.
 
-    Nothing is marked where all are equally good; no second where two are best or none is behind it. The page does the
-    same with what its filters leave (`markBest` in templates/report.js).
+    Nothing is marked where that is all of them, as it is without a test: of one seed, say. The page does the same with
+    what its filters leave (`markBest` in templates/report.js).
     """
-    ranks = sorted(cell.rank for cell in cells if cell.rank is not None)
-    if not ranks:
-        return cells
-    first = ranks[0]
+    ranks = {cell.rank for cell in cells if cell.rank is not None}
 
     def is_best(cell: Cell) -> bool:  # behind none that is shown
-        return cell.rank is not None and {rank for rank in ranks if rank < cell.rank} <= set(cell.ties or ())
+        return cell.rank is not None and {rank for rank in ranks if rank < cell.rank} <= set(cell.ties)
 
-    best = [is_best(cell) for cell in cells]
-    if sum(best) == len(ranks):
-        return cells
-    places = sorted(set(ranks))
-    second = places[1] if len(places) > 2 and ranks.count(first) == 1 else None
-    return [
-        replace(cell, best=own, second=cell.ties is None and cell.rank is not None and cell.rank == second)
-        for cell, own in zip(cells, best, strict=True)
-    ]
+    marked = [replace(cell, best=True) if is_best(cell) else cell for cell in cells]
+    return marked if any(cell.rank is not None and not is_best(cell) for cell in cells) else cells
+
+
+def stand(section: Section, name: str, parts: int, cells: Mapping[Variant, Cell]) -> dict[Variant, Cell]:
+    """Return cells of a metric at a number of parts with their ranks, marked by `mark_best`."""
+    own = standing(section, name, parts)
+    ranked = [replace(cell, rank=own[v][0], ties=own[v][1]) if v in own else cell for v, cell in cells.items()]
+    return dict(zip(cells, mark_best(ranked), strict=True))
 
 
 def missing(section: Section, variant: Variant, parts: int) -> Cell:
@@ -198,26 +185,24 @@ def seeds_note(values: Values) -> str:
     return f"{SEEDS} (n = {seeds}; otherwise n is next to the number)."
 
 
-def column(
-    section: Section, values: Values, unit: float | None = 1.0, *, highest: bool, usual: Values | None = None
-) -> Cells:
-    """Return a column of means and deviations, the best of each number of parts marked, in which decimals are alike.
+def column(section: Section, name: str, unit: float | None = 1.0, usual: Values | None = None) -> Cells:
+    """Return a column of a metric's means and deviations, in which decimals are alike; see `stand`.
 
-    `unit`: size of the unit; None: they are scores. `highest`: whether the best is the largest. `usual`: values
-    that have the usual number of seeds, if not these alone.
+    `unit`: size of the unit; None: they are scores. `usual`: values that have the usual number of seeds, if not these
+    alone.
     """
     found: dict[Key, Cell] = {}
+    values = values_of(section, name)
     seeds = usual_seeds(values if usual is None else usual)
     for parts in section.parts:
-        stats = [values.get((variant, parts)) for variant in section.variants]
-        places = common_places(stat.mean / (unit or 1.0) for stat in stats if stat)
+        stats = {variant: values.get((variant, parts)) for variant in section.variants}
+        places = common_places(stat.mean / (unit or 1.0) for stat in stats.values() if stat)
         show = partial(scaled, unit=unit, places=places) if unit else percent
-        cells = [
-            Cell(show(stat), f"n={stat.n}" if stat.n != seeds else "") if stat else missing(section, variant, parts)
-            for variant, stat in zip(section.variants, stats, strict=True)
-        ]
-        best = bold_best(cells, [stat.mean if stat else None for stat in stats], highest=highest)
-        found |= {(variant, parts): cell for variant, cell in zip(section.variants, best, strict=True)}
+        cells = {
+            v: Cell(show(stat), f"n={stat.n}" if stat.n != seeds else "") if stat else missing(section, v, parts)
+            for v, stat in stats.items()
+        }
+        found |= {(variant, parts): cell for variant, cell in stand(section, name, parts, cells).items()}
     return found
 
 
@@ -318,7 +303,7 @@ def components_table(
     absent: Cell | None = None,
     more: Mapping[str, Callable[[Variant, int, int], Cell]] = MappingProxyType({}),
 ) -> Table | None:
-    """Return a table of a column a component (of `components`) and their total, rows by number of parts, then variant.
+    """Return a table of the total and a column a component (of `components`), rows by number of parts, then variant.
 
     `absent`: for a component that a trial with others lacks; None: as for any value that is not there.
     `more`: further columns by heading, a cell of a variant, a number of parts and the table's decimals.
@@ -335,9 +320,9 @@ def components_table(
         lacking = (absent if known else None) or Cell(gap.text)
         total = Cell(fixed(sum(known), places)) if known else gap
         shown = [Cell(fixed(stat.mean / unit, places)) if stat else lacking for stat in stats]
-        return [*shown, total, *(cell(variant, parts, places) for cell in more.values())]
+        return [total, *shown, *(cell(variant, parts, places) for cell in more.values())]
 
-    heads = Group("", (*values, "Total", *more))
+    heads = Group("", ("Total", *values, *more))
     return Table(title, caption, "Method", (heads,), by_parts(section, cells))
 
 

@@ -171,7 +171,7 @@ class Comparison:
         paired = f"{factor(size)} {PAIRED[found.drift]}, "
         if factor(size) == factor(said) or not self.metric.worse(found.size):
             paired = ""
-        return f"{text} ({paired}95 % interval {factor(low)} to {factor(high)}, {count})"
+        return f"{text} ({paired}95 % interval [{factor(low)}, {factor(high)}], {count})"
 
     def sure(self) -> str:
         """Write which variants contain the best, which are behind it, and by how much at least."""
@@ -207,6 +207,16 @@ def _listed(variants: Sequence[Variant]) -> str:
 
 
 NAMED = 3  # variants that a sentence names
+
+
+def standing(section: Section, name: str, parts: int) -> dict[Variant, tuple[int, tuple[int, ...]]]:
+    """Return each variant's rank in a metric, and the better ranks that it is not significantly behind."""
+    means = {variant: stat.mean for (variant, count), stat in values_of(section, name).items() if count == parts}
+    found = Comparison(section, parts, name, means)
+    places = list(dict.fromkeys(means[v] for v in found.order))
+    ranks = {v: places.index(means[v]) for v in found.order}
+    ahead = {v: [other for other in found.order if ranks[other] < own] for v, own in ranks.items()}
+    return {v: (own, tuple(sorted({ranks[o] for o in ahead[v] if not found.behind(v, o)}))) for v, own in ranks.items()}
 
 
 def _runs(trials: pd.DataFrame, metric: Metric) -> Runs:

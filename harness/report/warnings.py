@@ -15,7 +15,7 @@ from harness.report.sections import Section
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.values import values_of
 from harness.report.variants import Variant
-from harness.report.views.sampling import exchanged, full_of
+from harness.report.views.sampling import full_of, sent_by_sampled
 from harness.results.frames import RecordKey, ResultInputs
 from harness.results.record import flatten
 from harness.results.stats import ENOUGH, MISSING, NOISY, byte_unit, join_unique, significant, text, trials
@@ -233,7 +233,8 @@ def _sampling_notes(sections: list[Section]) -> Iterable[Note]:
     """Name of each section the trials in which sampling edges saves least of what its share of edges promises."""
     found = []
     for section in sections:
-        sent, edges = exchanged(section), values_of(section, "edge_share")
+        halo, edges = values_of(section, "halo_bytes"), values_of(section, "edge_share")
+        sent = {key: halo[key] for key in sent_by_sampled(section)}
         gaps = {
             (variant, parts): sent[variant, parts].mean / base.mean - edges[variant, parts].mean
             for variant, parts in sent
@@ -244,7 +245,7 @@ def _sampling_notes(sections: list[Section]) -> Iterable[Note]:
             share, (variant, parts) = edges[worst].mean, worst
             found.append(
                 f"{section.title}: {variant.label} at P = {parts} draws {share:.1%} of the edges and sends "
-                f"{share + gaps[worst]:.1%} of the bytes of {section.baseline.method}"
+                f"{share + gaps[worst]:.1%} of the halo bytes of {section.baseline.method}"
             )
     if found:
         listed = f"{'; '.join(found)}.".replace("%", " %")

@@ -139,7 +139,7 @@ CLOSING = r"""\end{adjustbox}
 def latex_files(report: Report) -> dict[str, str]:
     """Return the text of each file by its name: `main.tex`, which prints the others, and a file a table.
 
-    Tables are set with booktabs; bold: best, underlined: second best; every text is escaped. `main.tex`
+    Tables are set with booktabs, the best in bold; every text is escaped. `main.tex`
     prints the figures for print too, if they are there.
     """
     files: dict[str, str] = {}
@@ -247,8 +247,8 @@ def _row(row: Row, columns: int) -> str:
 
 def _cell(cell: Cell) -> str:
     text = escape(cell.text)
-    if cell.best or cell.second:
-        text = rf"\{'textbf' if cell.best else 'underline'}{{{text}}}"
+    if cell.best:
+        text = rf"\textbf{{{text}}}"
     mark = rf"{escape(cell.mark)}\," if cell.mark else ""
     note = rf" {{\scriptsize {escape(cell.note)}}}" if cell.note else ""
     return f"{mark}{text}{note}"

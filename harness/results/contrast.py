@@ -202,10 +202,8 @@ def shrunken(
     known = (freedom > 0) & (variances > 0)
     mine = known if fitted is None else known & fitted
     several = min(float(mine.sum()), most / max(float(freedom.max(initial=0)), 1.0))
-    if math.isfinite(most) and several < FEW_METHODS:
-        return variances, freedom
-    if several < FEW_CELLS:
-        return _pooled(variances, freedom)
+    if several < (FEW_METHODS if math.isfinite(most) else FEW_CELLS):
+        return (variances, freedom) if math.isfinite(most) else _pooled(variances, freedom)
     logs, own = np.log(variances[mine]), freedom[mine]
 
     def quantile(prior: float, share: float) -> np.ndarray:

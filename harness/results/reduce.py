@@ -47,6 +47,7 @@ def reduce(ranks: Sequence[Json], declared: Mapping[str, Metric] | None = None) 
     models: list[Json] = [rank["memory_model"] for rank in ranks if rank.get("memory_model")]
     model = max(models, key=lambda components: sum(components.values()), default=None)
     result |= {"memory_model": model, "memory_model_bytes": sum(model.values()) if model else None}
+    result["time_to_target_s"] = epochs.until(summary.get("target_epoch"))
     result |= _outside_epochs(ranks, result)
     accounts = [rank.get("wire") or {} for rank in ranks]
     counted = _over_ranks(sum, accounts, "counted_bytes")
@@ -119,6 +120,13 @@ class _Epochs:
     def times(self, epochs: Sequence[int]) -> np.ndarray:
         """Return the epoch times [ranks, epochs] in seconds."""
         return np.array([[rows[e]["epoch_time_s"] for e in epochs] for rows in self.by_rank], dtype=float)
+
+    def until(self, last: int | None) -> float | None:
+        """Return the seconds of all epochs up to `last`, of each its slowest rank's; None where they were not timed."""
+        if last is None:
+            return None
+        seconds = float(self.times([e for e in self.common if e <= last]).max(axis=0).sum())
+        return None if np.isnan(seconds) else seconds
 
     @cached_property
     def slowest(self) -> int:

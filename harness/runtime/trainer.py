@@ -57,19 +57,19 @@ class FlatParameters:
 
 
 class EarlyStopping:
-    """Follows the validation score over evaluations, and the seconds of training."""
+    """Follows the validation score over evaluations, and the seconds of training: ends all ranks alike."""
 
     def __init__(self, spec: TrainSpec, tuning: TuningRun | None = None) -> None:
         self._spec = spec
         self._rungs = sorted(tuning.rungs) if tuning else []
         self._best: dict[str, Any] | None = None
         self._since_best = 0
-        self._time_to_target: float | None = None
+        self._target_epoch: int | None = None
         self.last_val: float | None = None
         self.stopped: str | None = None
 
-    def evaluated(self, row: dict[str, Any], epochs: list[dict[str, Any]]) -> None:
-        """Follow the scores of `row`, the last of `epochs`."""
+    def evaluated(self, row: dict[str, Any]) -> None:
+        """Follow the scores of an epoch's `row`."""
         val = self.last_val = row["val_score"]
         if val is None:
             return
@@ -78,9 +78,8 @@ class EarlyStopping:
         else:
             self._since_best += 1
         target, patience = self._spec.target, self._spec.patience
-        if target is not None and val >= target and self._time_to_target is None:
-            times = [e["epoch_time_s"] for e in epochs]
-            self._time_to_target = None if None in times else sum(times)
+        if target is not None and val >= target and self._target_epoch is None:
+            self._target_epoch = row["epoch"]
             if self._spec.stop_at_target:
                 self.stopped = "target"
         if patience is not None and self._since_best >= patience:
@@ -92,7 +91,7 @@ class EarlyStopping:
         return self._spec.seconds is not None or bool(self._rungs)
 
     def trained(self, seconds: float, *, evaluated: bool) -> None:
-        """Follow the seconds that the slowest rank has trained so far; `evaluated`: behind the last epoch."""
+        """Follow the seconds trained so far, of each epoch its slowest rank's; `evaluated`: behind the last epoch."""
         if evaluated:
             due = [val for at, val in self._rungs if at <= seconds]
             best = self._best["val_score"] if self._best else None
@@ -114,7 +113,7 @@ class EarlyStopping:
             "final_val": last["val_score"],
             "final_test": last["test_score"],
             "final_loss": last["loss"],
-            "time_to_target_s": self._time_to_target,
+            "target_epoch": self._target_epoch,
             "stopped": self.stopped or "epochs",
             "warmup_epochs": self._spec.warmup,
         }
@@ -172,7 +171,8 @@ class Trainer:
         self.progress = EarlyStopping(self.spec, config.tuning)
         self.splits = SPLITS if config.tuning is None else TUNED_ON
         self.kernels: Versions | None = None  # called in a rehearsal; none after it is new
-        self.trained_s = self.eval_s = 0.0  # of this rank
+        self.trained_s = 0.0  # each epoch counts as its slowest rank's
+        self.eval_s = 0.0  # of this rank
         self.checkpoints: Checkpoints | None = None
         if job.checkpoints is not None:
             self.checkpoints = Checkpoints(job.checkpoints, self.spec, worker.rank, self._numbers_of_all)
@@ -199,6 +199,7 @@ class Trainer:
                 self._follow_seconds(row, evaluated=evaluated)
             self.report.keep_epochs()
             self.report.progress(
+                any_rank=True,
                 event="epoch",
                 epoch=epoch,
                 epochs=spec.epochs,
@@ -224,10 +225,9 @@ class Trainer:
         self.report.progress(event="done")
 
     def _follow_seconds(self, row: dict[str, Any], *, evaluated: bool) -> None:
-        """Stop all ranks alike by how long the slowest has trained; evaluate if that was the end."""
-        self.trained_s += row["epoch_time_s"]
-        slowest_s = max(self._all_ranks(round(self.trained_s * 1e9))) / 1e9
-        self.progress.trained(slowest_s, evaluated=evaluated)
+        """Stop all ranks alike by how long they have trained; evaluate if that was the end."""
+        self.trained_s += max(self._all_ranks(round(row["epoch_time_s"] * 1e9))) / 1e9
+        self.progress.trained(self.trained_s, evaluated=evaluated)
         if self.progress.stopped == "seconds" and self.spec.final_eval and not evaluated:
             self._evaluate(row)
 
@@ -247,7 +247,7 @@ class Trainer:
 
     def train_epoch(self, epoch: int) -> dict[str, Any]:
         """Run one epoch; returns its row of the record."""
-        worker, lr = self.worker, learning_rate(self.spec, self.schedule, epoch)
+        worker, clock, lr = self.worker, self.worker.clock, learning_rate(self.spec, self.schedule, epoch)
         worker.beacon.epoch(epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -263,21 +263,25 @@ class Trainer:
             worker.check.epoch() if worker.check else nullcontext(),
             worker.meters.epoch() as metered,
             worker.traffic.during("epoch"),
-            worker.clock.epoch(aligned=timing == "breakdown") as timed,
+            clock.epoch(aligned=timing == "breakdown") as timed,
         ):
-            steps = iter(self.method.steps(epoch))
+            with clock.phase("sample"):
+                steps = iter(self.method.steps(epoch))
             while True:
-                step = None  # the next one is drawn and fetched where this one's rows were
-                with worker.clock.phase("sample"):
+                with clock.phase("sample"):
+                    step = None  # the next one is drawn and fetched where this one's rows were
                     step = next(steps, None)
                 if step is None:
                     break
-                weighted = weighted + self._take(step) * step.loss.total
-                rows, taken = rows + step.loss.total, taken + 1
-                for name, value in step.stats.items():
-                    stats[name] = stats.get(name, 0) + value
+                total = self._take(step)
+                with clock.phase("check"):
+                    weighted = weighted + total * step.loss.total
+                    rows, taken = rows + step.loss.total, taken + 1
+                    for name, value in step.stats.items():
+                        stats[name] = stats.get(name, 0) + value
             if worker.check is not None:
-                self.method.synchronize()  # or the interface's counters would miss what is under way
+                with clock.phase("comm"), clock.waiting():
+                    self.method.synchronize()  # or the interface's counters would miss what is under way
         self.integrity.ends_epoch()
         if (rule := self.inputs.ends_epoch()) is not None:
             self.integrity.violated(rule)
@@ -303,35 +307,35 @@ class Trainer:
         }
 
     def _take(self, step: Step) -> Tensor:
-        """Do one step; returns the loss of all ranks, not read: that would wait for the device."""
+        """Do one step, all of it in phases; returns the loss of all ranks, not read: that would wait for the device."""
         worker, clock = self.worker, self.worker.clock
-        worker.beacon.step()
-        self.integrity.begins_step()
-        self.integrity.reads(step.loss)
-        inputs, aggregated = self.inputs.of(step)
+        with clock.phase("check"):
+            worker.beacon.step()
+            self.integrity.begins_step()
+            self.integrity.reads(step.loss)
+            inputs, aggregated = self.inputs.of(step)
         with clock.phase("optimize"):
             self.flat.zero_gradients()
 
         def passes() -> Tensor:
-            with clock.phase("forward"):
-                logits = worker.model(
-                    step.blocks, inputs, step.exchange, transform_first=step.transform_first, aggregated=aggregated
-                )
-                loss = loss_sum(logits, step.loss, self.spec.pos_weight)
+            logits = worker.model(
+                step.blocks, inputs, step.exchange, transform_first=step.transform_first, aggregated=aggregated
+            )
+            loss = loss_sum(logits, step.loss, self.spec.pos_weight)
             with clock.phase("backward"):
                 loss.backward()
-            return loss
+            return loss.detach()  # here the graph of the passes goes, not behind the step
 
-        with step.around():
+        with clock.phase("forward"), step.around():
             loss = passes() if self.captured is None else self.captured.run(step, passes)
         with clock.phase("reduce"):
-            total = self.flat.reduce(worker.comm, loss.detach())
+            total = self.flat.reduce(worker.comm, loss)
         self.method.on_step_end(total)
         with clock.phase("optimize"):
             if self.spec.clip is not None:
                 torch.nn.utils.clip_grad_norm_(self.flat.values, self.spec.clip)
             self.optimizer.step()
-        self.integrity.ends_step()
+            self.integrity.ends_step()
         return total
 
     def _evaluate(self, row: dict[str, Any]) -> None:
@@ -346,11 +350,11 @@ class Trainer:
         self.eval_s += row["eval_s"]
         row |= {f"{split}_score": score for split, score in scores.items()}
         row |= {f"sampled_{split}_score": score for split, score in sampled.items() if split in self.splits}
-        self._follow_scores(row, self.report.epochs)
+        self._follow_scores(row)
 
-    def _follow_scores(self, row: dict[str, Any], epochs: list[dict[str, Any]]) -> None:
-        """Have early stopping and the schedule follow the scores of `row`, the last of `epochs`."""
-        self.progress.evaluated(row, epochs)
+    def _follow_scores(self, row: dict[str, Any]) -> None:
+        """Have early stopping and the schedule follow the scores of an epoch's `row`."""
+        self.progress.evaluated(row)
         if row["val_score"] is not None:
             self.schedule.evaluated(row["val_score"])
 
@@ -456,9 +460,9 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.integrity.resumed(state["broken"])
         self.report.restore(state["report"], done)
-        for number, row in enumerate(self.report.epochs, start=1):
+        for row in self.report.epochs:
             if self.spec.evaluates(row["epoch"]):
-                self._follow_scores(row, self.report.epochs[:number])
+                self._follow_scores(row)
         self.trained_s, self.eval_s = state["trained_s"], state["eval_s"]
         self.account.used = Used(**state["usage"])
         if self.network is not None and state["wire"] is not None:

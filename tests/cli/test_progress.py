@@ -88,6 +88,15 @@ def test_a_stage_is_shown_until_another_event() -> None:
     assert lines[2:] == ["    counted 256 of 300", "    epoch 1/100  loss 0.5000  0.0123 s/epoch"]
 
 
+def test_the_time_of_an_epoch_is_the_slowest_ranks() -> None:
+    latest = Latest()
+    for event in (epoch(0, s_per_epoch=3.0), epoch(0, s_per_epoch=5.0), epoch(0, s_per_epoch=4.0)):
+        latest.take(event)
+    assert latest.values["s_per_epoch"] == 5.0
+    latest.take(epoch(1, s_per_epoch=2.0))
+    assert latest.values["s_per_epoch"] == 2.0
+
+
 def test_an_end_with_a_reason() -> None:
     assert outcome_text(record("error", "rank 1 was killed")) == "error  (1 min 23 s): rank 1 was killed"
     skipped = "skipped: reddit is not here; get it with: harness data get reddit"

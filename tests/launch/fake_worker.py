@@ -70,7 +70,7 @@ def finish(rank: int, out: Path, status: str, reason: str | None, /, **others: o
         for i in range(10)
     ]
     summary = {"best_val": 0.5, "test_at_best_val": 0.5, "best_epoch": 0, "final_val": 0.5, "final_test": 0.5}
-    summary |= {"final_loss": 1.0, "time_to_target_s": None, "epochs": 10, "warmup_epochs": 1, "checksum": "0"}
+    summary |= {"final_loss": 1.0, "target_epoch": None, "epochs": 10, "warmup_epochs": 1, "checksum": "0"}
     summary |= {"spmm": "torch", "parameters": 1, "stopped": "epochs"}
     result = {"rank": rank, "status": status, "reason": reason, "inner": 5, "boundary": 2, "edges": 9, "train_nodes": 3}
     result |= {"setup_s": 0.1, "eval_s": 0.1, "peak_memory_bytes": 1000, "peak_memory_source": "VmHWM"}

@@ -72,6 +72,7 @@ def make_ranks(config: TrialConfig, epochs: int, rng: np.random.Generator) -> li
                 "optimize": 0.01,
                 "explain": 0.06 * (name == "skewed"),
                 "swap": 0.04 * (name == "skewed"),
+                "check": 0.001,
                 "other": 0.003 + 0.05 * (name == "leaky"),
             }
             noise = speed * (1 + 0.04 * rng.standard_normal() ** 2 + 0.02 * rank) * (3 if epoch == 0 else 1)

@@ -28,8 +28,7 @@ CELLS = """() => {
     for (const row of figure.querySelectorAll("tbody tr:not(.sub)")) {
       if (!row.getClientRects().length) continue;
       const own = [...row.cells].slice(1).filter((e) => e.getClientRects().length);
-      const marked = (cell) => [cell.classList.contains("best"), cell.classList.contains("second")];
-      const cells = own.map((cell) => [cell.textContent.trim(), ...marked(cell)]);
+      const cells = own.map((cell) => [cell.textContent.trim(), cell.classList.contains("best")]);
       found[`${title}: ${row.cells[0].textContent} of ${heads.length}`] = cells;
     }
   }
@@ -78,8 +77,8 @@ def cells(browser: Any, index: Path, *ticked: tuple[str, str]) -> Cells:
 
 def verdict(cell: list[Any], whole: bool) -> list[Any]:
     """What of a cell says who is best: numbers may be in another unit where another method's is the largest."""
-    text, best, second = cell
-    return [text if whole or "×" in text or "fastest" in text else "", best, second]
+    text, best = cell
+    return [text if whole or "×" in text or "fastest" in text else "", best]
 
 
 def test_all_that_is_shown_is_judged_as_the_report_does(browser: Any, whole: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from report.measured import section_tables
 
 from harness.report.sections import Section, make_sections
-from harness.report.table import Cell, Table, bold_best
+from harness.report.table import Cell, Table, mark_best
 from harness.results.frames import load_epochs, load_inputs, load_results
 
 WARMUP = 3  # of 30 epochs: a tenth
@@ -95,15 +95,15 @@ def test_traffic_is_the_sum_over_ranks_of_a_mean_epoch(sections: dict[str, Secti
     assert "swap" not in table.columns
     chosen = trials["digits", "bns-gcn (rate=0.1)", 2]
     row = [row for row in table.rows if row.label == "bns-gcn (rate=0.1)"][1]
-    total, end = 0.0, table.columns.index("Total")
-    for purpose in table.columns[:end]:
+    total, end = 0.0, table.columns.index("Saved of full (%)")
+    for purpose in table.columns[1:end]:
         sums = [[sum(v) for v in by_epoch(trial, f"bytes_{purpose}").values()] for trial in chosen]
         expected = statistics.mean(statistics.mean(s) for s in sums) / 2**20
         total += expected
         assert float(row.cells[table.columns.index(purpose)].text) == pytest.approx(expected, abs=6e-4)
-    assert float(row.cells[end].text) == pytest.approx(total, abs=6e-4)
+    assert float(row.cells[0].text) == pytest.approx(total, abs=6e-4)
     alone = next(row for row in table.rows if row.label == "full")
-    assert {c.text for c in alone.cells[: end + 1]} == {"0"}  # P = 1: nothing sent is a figure, not a gap
+    assert {c.text for c in alone.cells[:end]} == {"0"}  # P = 1: nothing sent is a figure, not a gap
 
 
 def test_breakdown_adds_up_to_the_slowest_ranks_mean_epoch(
@@ -117,8 +117,8 @@ def test_breakdown_adds_up_to_the_slowest_ranks_mean_epoch(
         ranks = [[r["epoch_time_s"] for r in timed if r["rank"] == rank] for rank in (0, 1)]
         means.append(statistics.mean(max(ranks, key=statistics.median)))
     row = [row for row in table.rows if row.label == "full"][1]
-    assert float(row.cells[-1].text) == pytest.approx(statistics.mean(means), abs=6e-4)
-    assert sum(float(c.text) for c in row.cells[:-1]) == pytest.approx(float(row.cells[-1].text), abs=5e-3)
+    assert float(row.cells[0].text) == pytest.approx(statistics.mean(means), abs=6e-4)
+    assert sum(float(c.text) for c in row.cells[1:]) == pytest.approx(float(row.cells[0].text), abs=5e-3)
 
 
 def test_memory(sections: dict[str, Section], trials: dict[Key, Any]) -> None:
@@ -159,17 +159,16 @@ def test_partition(sections: dict[str, Section]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "highest", "places"),
+    ("ranks", "bold"),
     [
-        ([1.0, 3.0, 2.0], True, "-12"),
-        ([10.0, 9.0, 8.0, 9.001, None], False, "-212-"),  # by value, not by text
-        ([1.0, 3.0, None], False, "1--"),  # the second of two is the worst
-        ([2.0, 2.001, 1.0, 0.0], True, "11--"),  # equal as shown: none is second
-        ([2.0, 2.0], True, "--"),
-        ([2.0, None], True, "--"),
+        ([(1, ()), (0, ()), (2, ())], "-x-"),
+        ([(1, (0,)), (0, ()), (2, (1,)), None], "xx--"),  # of the best alone
+        ([(1, (0,)), (0, ()), (2, (0, 1))], "---"),  # all of them: nothing is known
+        ([(0, ()), (0, ())], "--"),
+        ([(2, (1,)), (1, ()), (3, (1, 2)), (4, (2, 3))], "xxx-"),  # the best is filtered out
+        ([(0, ()), None], "--"),
     ],
 )
-def test_best_is_bold_and_the_second_is_marked(values: list[float | None], highest: bool, places: str) -> None:
-    cells = [Cell() if value is None else Cell(f"{value:.2f} ± 0.10") for value in values]
-    marked = bold_best(cells, values, highest=highest)
-    assert "".join("1" if cell.best else "2" if cell.second else "-" for cell in marked) == places
+def test_bold_are_the_best_and_what_does_not_differ(ranks: list[tuple[int, tuple[int, ...]] | None], bold: str) -> None:
+    cells = [Cell() if own is None else Cell("1.00", rank=own[0], ties=own[1]) for own in ranks]
+    assert "".join("x" if cell.best else "-" for cell in mark_best(cells)) == bold

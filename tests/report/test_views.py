@@ -132,7 +132,7 @@ def test_time_to_accuracy(root: Path, section: Section) -> None:
     assert seen == {"never", "some", "all"}
 
 
-def test_only_what_all_seeds_reach_is_soonest(section: Section, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_none_is_soonest_without_a_test(section: Section, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each number of parts' four: one fast seed of two, then 3, 2 and 2.5 seconds of both."""
     chosen = itertools.cycle([(1.0, 1), (3.0, 2), (2.0, 2), (2.5, 2)])
 
@@ -146,7 +146,7 @@ def test_only_what_all_seeds_reach_is_soonest(section: Section, monkeypatch: pyt
     monkeypatch.setattr("harness.report.views.convergence.scored_trials", lambda section: {key: [] for key in keys})
     table = TargetsView(section).table()
     assert table is not None
-    assert [r.cells[0].best for r in table.rows if r.cells] == 2 * [False, False, True, False]
+    assert not any(cell.best for row in table.rows for cell in row.cells)
     assert [r.cells[0].note for r in table.rows if r.cells] == 2 * ["1 of 2", "", "", ""]
 
 

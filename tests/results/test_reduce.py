@@ -57,14 +57,14 @@ def test_reduce_by_hand() -> None:
 
 
 def test_set_up_counts_what_it_found_ready_made() -> None:
-    summary = rank(0, [1.0])["summary"] | {"time_to_target_s": 10.0}
-    first = rank(0, [1.0], found={"partition": 5.0, "counts": 7.0}, summary=summary)
+    summary = rank(0, [1.0])["summary"] | {"target_epoch": 0}
+    first = rank(0, [10.0], found={"partition": 5.0, "counts": 7.0}, summary=summary)
     second = rank(1, [1.0], found={"partition": 5.0})  # made the counts itself: they are in its set-up of 2 s
     got = reduce([first, second])
     assert (got["found"], got["prepared_s"], got["time_to_target_with_setup_s"]) == ({"partition": 5.0}, 7.0, 17.0)
     unknown = reduce([first | {"found": {"partition": None}}, second])
     assert (unknown["prepared_s"], unknown["time_to_target_with_setup_s"]) == (None, None)
-    older = reduce([rank(0, [1.0], summary=summary)])
+    older = reduce([rank(0, [10.0], summary=summary)])
     assert (older["prepared_s"], older["time_to_target_with_setup_s"]) == (None, None)
     never = reduce([rank(0, [1.0], found={})])
     assert (never["prepared_s"], never["time_to_target_with_setup_s"]) == (1.0, None)
@@ -95,6 +95,20 @@ def test_flags_name_their_ranks_and_are_said_once() -> None:
     mine, both = ["cores", "2 of 1"], ["load", "half of the epochs"]
     ranks = [{"rank": 0, "flags": [both]}, {"rank": 1, "flags": [mine, both]}, {"rank": 2}]
     assert flags(ranks) == ["load: half of the epochs (ranks [0, 1])", "cores: 2 of 1 (ranks [1])"]
+
+
+def test_the_time_to_a_target_is_of_each_epoch_the_slowest_ranks() -> None:
+    ranks = [rank(0, [9.0, 1.0, 2.0, 3.0]), rank(1, [8.0, 4.0, 1.0, 5.0])]
+
+    def took(target_epoch: int | None) -> float | None:
+        ranks[0]["summary"]["target_epoch"] = target_epoch
+        return reduce(ranks)["time_to_target_s"]
+
+    assert (took(0), took(None)) == (9.0, None)
+    assert took(2) == 9.0 + 4.0 + 2.0  # neither rank's own sum: 12 s and 13 s
+    for row in (row for one in ranks for row in one["epochs"]):
+        row |= {"epoch_time_s": None, "timing": "off"}
+    assert took(2) is None
 
 
 def test_training_nodes_a_second_are_those_of_all_ranks() -> None:

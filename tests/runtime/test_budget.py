@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, run_ranks
 from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec, TuningRun
-from harness.runtime.trainer import EarlyStopping
+from harness.runtime.trainer import EarlyStopping, Trainer
 
 EPOCHS = 6
 
@@ -61,6 +62,17 @@ def test_all_ranks_stop_together(
         assert [row["epoch"] for row in report["epochs"] if row["val_score"] is not None] == evaluated
 
 
+def test_each_epoch_counts_as_its_slowest_ranks() -> None:
+    """A rank of 3 and 1 s trains with one of 1 and 3 s for 6 s, though neither alone has trained for more than 4."""
+    spec = TrainSpec(epochs=9, seconds=6.0, final_eval=False)
+    others = [1.0, 3.0]
+    of_all = lambda own: [own, round(others.pop(0) * 1e9)]  # noqa: E731
+    rank = SimpleNamespace(trained_s=0.0, progress=EarlyStopping(spec), spec=spec, _all_ranks=of_all)
+    for seconds, stopped in ((3.0, None), (1.0, "seconds")):
+        Trainer._follow_seconds(rank, {"epoch_time_s": seconds}, evaluated=False)  # type: ignore[arg-type]
+        assert rank.progress.stopped == stopped
+
+
 def test_following_the_seconds_changes_no_bit_and_no_byte_of_an_epoch(reports: dict[str, list[dict[str, Any]]]) -> None:
     for plain, ample in zip(reports["plain"], reports["ample"], strict=True):
         assert plain["summary"]["checksum"] == ample["summary"]["checksum"]
@@ -90,7 +102,7 @@ def test_a_rung_asks_for_the_best_score_so_far() -> None:
             TrainSpec(epochs=9), TuningRun(study=0, rungs=((1.0, 0.3), (2.5, 0.5)))
         )  # fmt: skip
         for second, score in enumerate(scores, 1):
-            stopping.evaluated({"val_score": score, "epoch_time_s": 1.0}, [])
+            stopping.evaluated({"val_score": score})
             stopping.trained(float(second), evaluated=True)
             if stopping.stopped:
                 return f"{stopping.stopped} at {second}"

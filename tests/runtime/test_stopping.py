@@ -9,10 +9,10 @@ from harness.runtime.trainer import EarlyStopping
 def follow(spec: TrainSpec, scores: list[float | None]) -> tuple[EarlyStopping, list[dict[str, Any]]]:
     progress, epochs = EarlyStopping(spec), []
     for i, score in enumerate(scores):
-        row = {"epoch": i, "epoch_time_s": 2.0, "loss": 1.0, "val_score": score, "test_score": None}
+        row = {"epoch": i, "loss": 1.0, "val_score": score, "test_score": None}
         row["test_score"] = None if score is None else score - 0.1
         epochs.append(row)
-        progress.evaluated(row, epochs)
+        progress.evaluated(row)
         if progress.stopped:
             break
     return progress, epochs
@@ -31,9 +31,9 @@ def test_patience_counts_evaluations_without_a_better_one() -> None:
     assert len(epochs) == 5
 
 
-def test_the_target_records_training_time_and_may_stop() -> None:
+def test_the_target_records_its_first_epoch_and_may_stop() -> None:
     progress, epochs = follow(TrainSpec(target=0.5), [0.3, 0.5, 0.9])
-    assert progress.summary(epochs)["time_to_target_s"] == 4.0
+    assert progress.summary(epochs)["target_epoch"] == 1
     assert progress.stopped is None
     progress, epochs = follow(TrainSpec(target=0.5, stop_at_target=True), [0.3, 0.5, 0.9])
     assert (progress.stopped, len(epochs)) == ("target", 2)

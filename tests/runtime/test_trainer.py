@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.training import called_in_no_phase
 
 from harness.check.graphs import on_disk, random_graph
-from harness.check.training import Case
+from harness.check.training import Case, run_ranks
 from harness.graph.partition import Partition
 from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
@@ -44,3 +45,24 @@ def test_mini_batches_without_scores_never_read_the_parts_edges(
     assert [row["val_score"] is not None for row in found["epochs"]] == [False, final]
     assert (found["eval_s"] > 0) == final
     assert found["summary"]["spmm"] == worker.partition.full_block.engine.name
+
+
+def test_all_that_an_epoch_does_is_in_a_named_phase(tmp_path: Path) -> None:
+    """Between two phases is only the clock, so that the share in none is that of faults."""
+    graph = random_graph(3)
+    data = on_disk(graph, (np.arange(graph.nodes) % 2).astype(np.int32), 2, False, tmp_path)
+    methods: dict[str, dict[str, Any]] = {
+        "full": {},
+        "pipegcn": {},
+        "psc-gcn": {"staleness": 2, "rate": 0.5},
+        "roc": {"budget_share": 0.5},
+        "cagnet": {},
+        "graphsage": {"fanouts": 3, "batch_size": 8},
+        "dgs": {"fanouts": 3, "batch_size": 8, "period": 2, "explain": "inline", "explain_steps": 1},
+        "vrgcn": {"batch_size": 8},
+    }
+    model = ModelSpec(name="sage", layers=2, hidden=8)
+    cases = [Case(data, *method, model, TrainSpec(epochs=3, threads=1, clip=1.0)) for method in methods.items()]
+    steps = {"Trainer._take", "Method.on_step_end", "DGS.on_step_end"}  # a method's own is not the trainer's to name
+    for found in run_ranks(called_in_no_phase, 2, cases):
+        assert {name: calls - steps for name, calls in zip(methods, found, strict=True) if calls - steps} == {}

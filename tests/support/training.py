@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -204,3 +205,35 @@ def _beside(trainer: Trainer) -> int:
 def _resident() -> dict[str, int]:
     lines = Path("/proc/self/status").read_text().splitlines()
     return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.startswith(("VmHWM", "RssFile"))}
+
+
+def called_in_no_phase(rank: int, world: int, cases: list[Case]) -> list[set[str]]:
+    """Train each case for three epochs; returns by case the functions that were called in an epoch, but in no phase.
+
+    Without the clock's own, and of those that a function calls only itself.
+    """
+    return [_called_in_no_phase(rank, world, case) for case in cases]
+
+
+def _called_in_no_phase(rank: int, world: int, case: Case) -> set[str]:
+    trainer, found = case.trainer(rank, world), set[str]()
+    clock = trainer.worker.clock
+
+    def look(frame: FrameType, event: str, function: Any) -> None:
+        if event not in ("call", "c_call") or clock.current != "other":
+            return
+        frames = [frame, frame.f_back] if event == "call" else [frame]
+        if not any(each.f_code.co_filename.endswith(CLOCK) for each in frames if each is not None):
+            found.add(frame.f_code.co_qualname if event == "call" else function.__qualname__)
+
+    gc.disable()  # what it finalises may be anywhere
+    for epoch in range(3):
+        sys.setprofile(look)  # of this thread alone
+        trainer.train_epoch(epoch)
+        sys.setprofile(None)
+    gc.enable()
+    trainer.method.close()
+    return found
+
+
+CLOCK = ("harness/runtime/clock.py", "contextlib.py")

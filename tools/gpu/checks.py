@@ -30,8 +30,8 @@ def read_records(results: Path) -> list[dict[str, Any]]:
 
 
 LEAST_BYTES = 256 * 2**20  # below, libraries' own workspaces are most of what is measured
-# Between the phases of a step is what sees that rules are kept (harness/runtime/integrity.py) and notes the progress:
-# 0.15 to 0.36 ms on an idle core, whatever the step does.
+# Between the phases of a step is the clock itself, and in records without the phase `check` what that has now: 0.15 to
+# 0.36 ms on an idle core, whatever the step does.
 BETWEEN_PHASES_S = 0.0005
 
 

@@ -280,10 +280,9 @@ function linesOf(own, panel, datum) {
   return lines;
 }
 
-function interval({ y, low, high }) {
+function interval({ y, low, high, sd }) {
   if (low === null || high === null || low === undefined || low === high) return "";
-  const even = Math.abs(high - y - (y - low)) <= 1e-3 * (high - low);
-  return even ? ` ± ${written((high - low) / 2)}` : ` (${written(low)} to ${written(high)})`;
+  return sd ? ` ± ${written(high - y)}` : ` [${written(low)}, ${written(high)}]`;
 }
 
 function sizeOf(plot, panel, place) {

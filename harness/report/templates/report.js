@@ -76,15 +76,9 @@ const ranked = (cells) => cells.filter((cell) => "rank" in cell.dataset);
 
 // As `mark_best` in table.py does it.
 function markBest(cells) {
-  const ranks = ranked(cells).map(rankOf).sort((a, b) => a - b), first = ranks[0], places = [...new Set(ranks)];
-  const ties = (cell) => (cell.dataset.ties || "").split(" ");
-  const best = ranked(cells).filter((cell) => places.every((rank) => rank >= rankOf(cell) || ties(cell).includes(rank)));
-  const second = places.length > 2 && ranks.filter((rank) => rank === first).length === 1 ? places[1] : null;
-  const some = best.length < ranks.length;
-  for (const cell of ranked(cells)) {
-    cell.classList.toggle("best", some && best.includes(cell));
-    cell.classList.toggle("second", some && !("ties" in cell.dataset) && rankOf(cell) === second);
-  }
+  const ranks = ranked(cells).map(rankOf), ties = (cell) => (cell.dataset.ties || "").split(" ");
+  const best = ranked(cells).filter((cell) => ranks.every((rank) => rank >= rankOf(cell) || ties(cell).includes(String(rank))));
+  for (const cell of ranked(cells)) cell.classList.toggle("best", best.length < ranks.length && best.includes(cell));
 }
 
 const textOf = (cell) => cell.querySelector(":scope > span:not(.mark)");
@@ -110,13 +104,6 @@ function weigh(figure) {
     textOf(row.cells[1]).textContent = own.length ? mean(own).toFixed(2) : "–";
     textOf(row.cells[2]).textContent = without.length ? `${Math.min(...without).toFixed(2)} to ${Math.max(...without).toFixed(2)}` : "–";
   }
-  rankByText(rows.map((row) => row.cells[1]));
-}
-
-// The highest first, equal texts alike.
-function rankByText(cells) {
-  const texts = cells.map((cell) => textOf(cell).textContent), order = [...new Set(texts)].sort((a, b) => b - a);
-  cells.forEach((cell, i) => { cell.dataset.rank = order.indexOf(texts[i]); });
 }
 
 // How far each is behind the fastest that is shown, and whether all others are significantly behind.

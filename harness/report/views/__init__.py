@@ -28,9 +28,9 @@ def captions() -> dict[str, dict[str, str]]:
 
 
 def prose(key: str, **values: object) -> str:
-    """Return the text `view.part` of `captions.toml` on one line, its fields filled with `values`."""
+    """Return the text `view.part` of `captions.toml` on one line, its fields filled with `values` and the rules."""
     view, _, part = key.partition(".")
-    return " ".join(captions()[view][part].split()).format(**values)
+    return " ".join(captions()[view][part].format(**captions()["rule"], **values).split())
 
 
 class ReportView(Registered, ABC):

@@ -11,7 +11,7 @@ import pandas as pd
 
 from harness.report.figure import Axis, Chart, Figure, Layer, lines, make_figure
 from harness.report.sections import Section
-from harness.report.table import Cell, Cells, Group, Key, Row, Table, bold_best, column, number_cells, variants_table
+from harness.report.table import Cell, Cells, Group, Key, Row, Table, column, mark_best, number_cells, variants_table
 from harness.report.values import values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, WorkloadsView, prose
@@ -58,11 +58,16 @@ class AnswerView(ReportView):
         size, _ = self.unit
         places = common_places(found.centre / size for found in self.medians.values() if found)
         keys = [key for key in self.times if key[1] == parts]
-        found = [self.medians[key] for key in keys]
-        each = zip(found, keys, strict=True)
-        cells = [Cell(_time(own, self.times[key], size, places), number=own is not None) for own, key in each]
-        best = bold_best(cells, [each.centre if each else None for each in found], highest=False)
-        return {variant: cell for (variant, _), cell in zip(keys, best, strict=True)}
+        arrived = self._arrived(parts)
+        order = sorted(arrived, key=lambda v: arrived[v].centre)
+        cells = []
+        for variant, _ in keys:
+            rank = order.index(variant) if variant in order else None
+            better = [self._pair(first, variant, parts) for first in order[:rank]]
+            ties = tuple(i for i, pair in enumerate(better) if not (pair and pair.sure and pair.over == variant.key))
+            text = _time(self.medians[variant, parts], self.times[variant, parts], size, places)
+            cells.append(Cell(text, rank=rank, ties=ties if rank else (), number=rank is not None))
+        return {variant: cell for (variant, _), cell in zip(keys, mark_best(cells), strict=True)}
 
     def _columns(self) -> dict[str, Cells]:
         """Return the further columns by heading; empty where nothing was measured."""
@@ -74,7 +79,7 @@ class AnswerView(ReportView):
         sent_size, sent_unit = byte_unit(max((found.centre for found in sent.values() if found), default=None))
         searched = {key: hours[key[0].method] for key in self.times if key[0].method in hours}
         return {
-            f"Test {section.metric} (%)": column(section, scores, None, highest=True) if scores else {},
+            f"Test {section.metric} (%)": column(section, "test_at_best_val", None) if scores else {},
             f"Sent to it ({sent_unit})": _written(sent, sent_size),
             f"Peak ({peak_unit})": number_cells(peaks, peak_size, 2),
             "Energy to it (J)": _written(joules, 1.0),
@@ -307,8 +312,7 @@ class ProfileView(WorkloadsView):
         if not any(best.values()):
             return None
         order = sorted(self.profiles, key=lambda name: -self.profiles[name].score)
-        scores = [self.profiles[name].score for name in order]
-        cells = bold_best([Cell(f"{score:.2f}") for score in scores], list(scores), highest=True)
+        cells = [Cell(f"{self.profiles[name].score:.2f}") for name in order]
 
         def ratio(method: str, name: str) -> Cell:
             if name not in self.medians[method]:

@@ -88,8 +88,8 @@ ALIKE = "of several variants of that method the one most like it in its options"
 
 
 def exchanges(section: Section) -> Values:
-    """Return the bytes of exchanges, where there is a baseline to hold those of others against."""
-    sent = values_of(section, "exchanged_bytes")
+    """Return the bytes sent in an epoch, where there is a baseline to hold those of others against."""
+    sent = values_of(section, "counted_bytes")
     batches = communicated(section).keys() & sent.keys()
     compared = {parts for variant, parts in batches if variant.is_baseline("mini-batch")}
     # A baseline alone is held against nothing.
@@ -100,7 +100,7 @@ def exchanges(section: Section) -> Values:
 
 
 def savings_of(section: Section, sent: Values) -> dict[str, dict[Key, float]]:
-    """Return 1 - own exchanged bytes / a baseline's by the baseline's name: of all methods, and of mini-batches."""
+    """Return 1 - own bytes sent / a baseline's by the baseline's name: of all methods, and of mini-batches."""
     full = {key: base.mean for key in sent if (base := full_of(section, sent, key[1]))}
     shares = {key: 1 - sent[key].mean / base for key, base in full.items()}
     found = {section.baseline.method: shares} if section.baseline and shares else {}

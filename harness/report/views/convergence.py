@@ -12,7 +12,7 @@ import pandas as pd
 
 from harness.report.figure import DOTTED, Axis, Chart, Figure, Guide, Layer, amount_axis, lines, make_figure, tidy
 from harness.report.sections import Section
-from harness.report.table import Cell, Group, Key, Table, bold_best, by_parts, column, grid, seeds_note
+from harness.report.table import Cell, Group, Key, Table, by_parts, column, grid, seeds_note
 from harness.report.values import values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, prose
@@ -36,17 +36,17 @@ class AccuracyView(ReportView):
         if not (test or val) and len(section.ok):
             return None
         columns = {
-            f"Test {section.metric} (%)": column(section, test, None, highest=True, usual=test | val),
-            f"Validation {section.metric} (%)": column(section, val, None, highest=True, usual=test | val),
+            f"Test {section.metric} (%)": column(section, "test_at_best_val", None, test | val),
+            f"Validation {section.metric} (%)": column(section, "best_val", None, test | val),
         }
         what = "Test score at the epoch of the best validation score, and that validation score"
-        if sampled := values_of(section, "sampled_test_at_best_val"):
-            columns["Test, sampled (%)"] = column(section, sampled, None, highest=True, usual=test | val)
+        if values_of(section, sampled := "sampled_test_at_best_val"):
+            columns["Test, sampled (%)"] = column(section, sampled, None, test | val)
             what += prose("accuracy.sampled")
         return grid(
             section,
             f"{section.score} by method and number of parts P",
-            f"{what}. {seeds_note(test | val)} Bold: best of the column, underlined: second best.",
+            prose("accuracy.table", what=what, seeds_note=seeds_note(test | val)),
             columns,
         )
 
@@ -229,16 +229,11 @@ class TargetsView(ReportView):
         for parts in section.parts:
             keys = [key for key in found if key[1] == parts]
             for alike in zip(*(all_reached[key] for key in keys), strict=True):
-                cells = [
-                    Cell(scaled(each.time_s, size, places), "" if each.always else f"{each.hits} of {each.seeds}")
-                    if each.time_s
-                    else Cell(NEVER, number=False)
-                    for each in alike
-                ]
-                own = [each.time_s.mean if each.always and each.time_s else None for each in alike]
-                for key, each, cell in zip(keys, alike, bold_best(cells, own, highest=False), strict=True):
+                for key, each in zip(keys, alike, strict=True):
+                    note = "" if each.always else f"{each.hits} of {each.seeds}"
+                    time = Cell(scaled(each.time_s, size, places), note) if each.time_s else Cell(NEVER, number=False)
                     whole = Cell(scaled(each.prepared_s, size, places)) if each.prepared_s else Cell()
-                    shown[key] += [cell, whole, Cell(f"{each.epochs.mean:,.0f}") if each.epochs else Cell()]
+                    shown[key] += [time, whole, Cell(f"{each.epochs.mean:,.0f}") if each.epochs else Cell()]
         headings = f"Time ({unit})", "With set-up", "Epochs"
         return Table(
             "Time to accuracy",

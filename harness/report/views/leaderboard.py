@@ -10,13 +10,12 @@ import pandas as pd
 from harness.metrics import Metric
 from harness.report.figure import Axis, Chart, Figure, Layer, cost_axis, deviation, guide_style, make_figure, tidy
 from harness.report.sections import Section
-from harness.report.table import Cell, Group, Row, Table, heading, mark_best, missing, scale_of, variants_table
-from harness.report.values import Comparison, Values, by_seed, counted_units, values_of
+from harness.report.table import Cell, Group, Row, Table, heading, missing, scale_of, stand, variants_table
+from harness.report.values import Values, counted_units, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, prose
 from harness.report.views.answer import AnswerView
-from harness.results.contrast import mean_reach
-from harness.results.stats import CONFIDENCE, Stat, common_places, percent
+from harness.results.stats import Stat, common_places, percent, scaled
 
 COSTS = {  # by metric: what is of the whole training has another name than an epoch's
     "epoch_time_s": "Training time", "counted_bytes": "Bytes sent", "peak_memory_bytes": "",
@@ -205,27 +204,8 @@ class LeaderboardView(ReportView):
         stats = {v: stat for (v, count), stat in values_of(section, name).items() if count == parts}
         size, unit = scale_of(metric, values_of(section, name))
         places = 2 if metric.difference else common_places(stat.mean / size for stat in stats.values())
-        ranks, ties = self._ranked(name, parts, {v: stat.mean for v, stat in stats.items()})
-        cells = {}
-        for variant in section.tried(parts):
-            stat = stats.get(variant)
-            if stat is None:
-                cells[variant] = missing(section, variant, parts)
-                continue
-            reach = None if metric.exact else mean_reach(list(by_seed(section, variant, parts, name)), 1 - CONFIDENCE)
-            text = f"{stat.mean / size:,.{places}f}" + (f" ± {reach / size:,.{places}f}" if reach is not None else "")
-            cells[variant] = Cell(text, rank=ranks[variant], ties=ties[variant])
-        return heading(metric, unit), dict(zip(cells, mark_best(list(cells.values())), strict=True))
-
-    def _ranked(
-        self, name: str, parts: int, means: Mapping[Variant, float]
-    ) -> tuple[dict[Variant, int], dict[Variant, tuple[int, ...]]]:
-        """Return the rank of each variant, and the better ranks from which it does not differ significantly."""
-        found = Comparison(self.section, parts, name, means)
-        places = list(dict.fromkeys(means[v] for v in found.order))
-        ranks = {v: places.index(means[v]) for v in found.order}
-        ties = {
-            v: tuple(sorted({ranks[o] for o in found.order if ranks[o] < ranks[v] and not found.behind(v, o)}))
-            for v in found.order
+        cells = {
+            v: Cell(scaled(stats[v], size, places)) if v in stats else missing(section, v, parts)
+            for v in section.tried(parts)
         }
-        return ranks, ties
+        return heading(metric, unit), stand(section, name, parts, cells)

@@ -81,10 +81,10 @@ class MemoryView(ReportView):
         peaks = values_of(section, "peak_memory_bytes")
         size, unit = byte_unit(max((s.mean for s in peaks.values()), default=None))
         name = heading(section.metric_of("peak_memory_bytes"), unit)
-        columns = {name: column(section, peaks, size, highest=False)}
+        columns = {name: column(section, "peak_memory_bytes", size)}
         rule = ""
         if above := values_of(section, ABOVE):
-            columns[heading(section.metric_of(ABOVE), unit)] = column(section, above, size, highest=False)
+            columns[heading(section.metric_of(ABOVE), unit)] = column(section, ABOVE, size)
             rule = f" Above base: {WITHOUT_BASE}."
         if baseline := section.baseline:
             rule += f" Relative: mean{' above base' if above else ''} / that of {baseline.label} at equal P."

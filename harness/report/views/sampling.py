@@ -23,12 +23,12 @@ SHARES = {  # column of record_values: heading
 }
 
 
-def exchanged(section: Section) -> Values:
-    """Return the bytes of exchanges; none unless a method reports how much of the boundary it asks for."""
+def sent_by_sampled(section: Section) -> Values:
+    """Return the bytes sent in an epoch; none unless a method reports how much of the boundary it asks for."""
     asked = values_of(section, "asked_boundary")
     if not any(not variant.is_baseline("full-graph") and parts > 1 for variant, parts in asked):
         return {}
-    sent = values_of(section, "exchanged_bytes")
+    sent = values_of(section, "counted_bytes")
     return {(variant, parts): stat for (variant, parts), stat in sent.items() if parts > 1}
 
 
@@ -48,7 +48,7 @@ class SamplingView(ReportView):
 
     def table(self) -> Table | None:
         section = self.section
-        sent, score = exchanged(section), values_of(section, "test_at_best_val")
+        sent, score = sent_by_sampled(section), values_of(section, "test_at_best_val")
         size, unit = byte_unit(max((stat.mean for stat in sent.values()), default=None))
         places = max(1, min(3, common_places(stat.mean / size for stat in sent.values() if stat.mean)))
         shown = {"Boundary rows": number_cells(values_of(section, "asked_boundary"), places=0)}
@@ -61,9 +61,10 @@ class SamplingView(ReportView):
             "What sampling saves",
             prose("sampling.table", unit=unit, size=size),
             {
-                **{head: {key: own.get(key, UNREPORTED) for key in sent} for head, own in shown.items()},
                 f"Sent ({unit})": number_cells(sent, size, places),
                 f"Share of {name} (%)": {key: Cell() for key in sent} | number_cells(shares, 0.01, 1),
+                f"Halo bytes ({unit})": number_cells(values_of(section, "halo_bytes"), size, places),
+                **{head: {key: own.get(key, UNREPORTED) for key in sent} for head, own in shown.items()},
                 f"Test {section.metric} (%)": {key: Cell(percent(stat)) for key, stat in score.items()},
             },
             sent,
@@ -72,7 +73,7 @@ class SamplingView(ReportView):
 
     def figure(self) -> Figure | None:
         section = self.section
-        sent = {key: stat for key, stat in exchanged(section).items() if stat.mean > 0}
+        sent = {key: stat for key, stat in sent_by_sampled(section).items() if stat.mean > 0}
         size, unit = byte_unit(max((stat.mean for stat in sent.values()), default=None))
         caption = prose("sampling.figure")
         label = f"Sent per epoch ({unit})"

@@ -53,7 +53,7 @@ class EpochTimeView(ReportView):
     def table(self) -> Table:
         section = self.section
         times = values_of(section, "epoch_time_s")
-        shown = column(section, times, highest=False)
+        shown = column(section, "epoch_time_s")
         marked: Cells = {key: replace(cell, mark=flag_marks(section, *key)) for key, cell in shown.items()}
         columns = {heading(section.metric_of("epoch_time_s"), "s"): marked}
         rule = "No trials of a baseline, hence no speed-up."
@@ -129,12 +129,13 @@ class ScalingView(ReportView):
             if first.mean:
                 own[variant, parts] = ratio = stat.mean / first.mean
                 efficiency[variant, parts] = Cell(f"{100 * ratio * fewest / parts:.0f}")
+        section = replace(section, variants=tuple(scaling))
         return grid(
-            replace(section, variants=tuple(scaling)),
+            section,
             "Throughput and speed-up by number of parts",
             prose("scaling.table", seeds_note=seeds_note(rates)),
             {
-                "Throughput (epochs/s)": column(section, rates, highest=True),
+                "Throughput (epochs/s)": column(section, "throughput_epochs_s"),
                 "Speed-up over own fewest P (×)": number_cells(own, places=2),
                 "Efficiency (%)": efficiency,
             },

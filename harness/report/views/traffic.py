@@ -30,32 +30,36 @@ class TrafficView(ReportView):
     def table(self) -> Table | None:
         section = self.section
         purposes = components(section, "purpose")
+        if (swaps := purposes.pop("swap", {})) and not purposes:
+            purposes = {"model": values_of(section, "bytes_model")}  # nothing is sent, and that is shown
         size, unit = byte_unit(largest_total(purposes))
         caption = prose("traffic.table", unit=unit, size=size)
         sent = exchanges(section)
         savings = savings_of(section, sent)
         if savings:
-            caption += " Exchanged: all but model and swap. Saved: 1 - own / that of the method named, at equal P"
+            caption += " Saved: 1 - own total / that of the method named, at equal P"
             caption += f"; {ALIKE}" if len(savings) > 1 or not section.baseline else ""
             caption += "; below 0: more is sent."
 
         def column(own: dict[Key, Cell]) -> Callable[[Variant, int, int], Cell]:
             return lambda variant, parts, _: own.get((variant, parts), Cell())
 
-        def exchanged(variant: Variant, parts: int, places: int) -> Cell:
-            found = sent.get((variant, parts))
-            return Cell(fixed(found.mean / size, places)) if found else Cell()
+        def swapped(variant: Variant, parts: int, places: int) -> Cell:
+            return Cell(fixed(found.mean / size, places)) if (found := swaps.get((variant, parts))) else Cell()
 
-        shares = {
+        more = {
             f"Saved of {name} (%)": column({key: Cell(f"{100 * share:,.1f}") for key, share in own.items()})
             for name, own in savings.items()
         }
-        title, more = f"Traffic ({unit} per epoch, all ranks)", {"Exchanged": exchanged, **shares} if shares else {}
+        more |= {"swap, not sent": swapped} if swaps else {}
+        title = f"Traffic ({unit} per epoch, all ranks)"
         return components_table(section, purposes, size, title, caption, more=more)
 
     def figure(self) -> Figure | None:
         section = self.section
-        if not (purposes := components(section, "purpose")):
+        purposes = components(section, "purpose")
+        purposes.pop("swap", None)
+        if not purposes:
             return None
         size, unit = byte_unit(largest_total(purposes))
         caption = prose("traffic.figure", unit=unit, size=size)
