@@ -33,7 +33,7 @@ SUMS = {  # what BNS-GCN and the papers after it report, as sums of phases
 }
 
 Better = Literal["less", "more"]
-Ranks = Literal["", "sum", "mean", "max", "largest known", "devices", "slowest"]
+Ranks = Literal["", "sum", "mean", "max", "largest / mean", "largest known", "devices", "slowest"]
 """How ranks' values become one: "largest known" of those that have one, "devices": a sum over those that report
 of a device, "slowest": that of the rank with the longest median epoch."""
 Epochs = Literal["", "all", "timed", "plain", "phased"]
@@ -222,6 +222,8 @@ def _table() -> Iterable[Metric]:
     sizes = "sums over ranks, of the graph that is trained on"
     yield Metric("boundary_nodes", sizes, ranks="sum", key="boundary", exact=True)
     yield Metric("inner_nodes", sizes, ranks="sum", key="inner", exact=True)
+    yield Metric("boundary_imbalance", "largest / mean of the ranks' boundary nodes, of the graph that is trained on",
+        ranks="largest / mean", key="boundary", exact=True)
     yield Metric("imbalance", "largest / mean of the ranks' median epoch times")
     yield _time("wall_s", "from the start of the ranks to the end of the last", "Wall time")
     yield _time("setup_s", "reading partition and features, building the model, `precompute`, counting subgraphs; "

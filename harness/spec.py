@@ -81,7 +81,7 @@ class PartitionSpec(Spec):
 
     parts: int = Field(1, ge=1, le=1 << 16, description="number of parts = number of ranks")
     method: str = Field("metis", description="partitioner: a name of `harness list partitioners`")
-    objective: Literal["volume", "cut"] = Field("volume", description="what METIS minimises")
+    objective: Literal["volume", "cut"] = Field("cut", description="what METIS minimises")
     balance: Literal["nodes", "edges"] = Field("nodes", description="what every part has equally much of")
     seed: int = Field(0, ge=0, description="seed of the partitioner")
     file: Path | None = Field(None, description="for `file`: a .npy vector, the part of each node")

@@ -180,7 +180,7 @@ def info(name: Name, options: DatasetOption = None, data_dir: DataDir = None) ->
 
 
 PER_PART = ("part", "inner", "boundary", "ratio", "edges", "edges_cut", "train_nodes")
-TOTALS = ("parts", "method", "imbalance", "edge imbalance", "cut edges", "cut share", "volume")
+TOTALS = ("parts", "method", "imbalance", "edge imbalance", "cut edges", "cut share", "volume", "boundary imbalance")
 
 
 def partition(
@@ -189,7 +189,7 @@ def partition(
     method: Annotated[
         str, option("--method NAME,...", "Partitioners (`harness list partitioners`).")
     ] = "metis,random,chunk",
-    objective: Annotated[str, option("--objective volume|cut", "What METIS minimises.")] = "volume",
+    objective: Annotated[str, option("--objective volume|cut", "What METIS minimises.")] = "cut",
     balance: Annotated[str, option("--balance nodes|edges", "What parts have equally much of.")] = "nodes",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the partitioner.")] = 0,
     inductive: Annotated[
@@ -207,12 +207,13 @@ def partition(
     """Show how well a graph splits.
 
     Each part's inner and boundary nodes, then each partition's quality: ratio = boundary / inner; volume =
-    sum of boundary nodes = rows sent per layer and direction; a cut edge counts once. Partitions are
-    cached, so a later run of a suite finds them.
+    sum of boundary nodes = rows sent per layer and direction; a cut edge counts once; imbalance, edge imbalance,
+    boundary imbalance = largest / mean part, by inner nodes, edges and boundary nodes. A synchronous epoch waits for
+    the part with the largest boundary: above 2 a note says so. Partitions are cached, so a later run finds them.
     """
     from pydantic import ValidationError
 
-    from harness.data.partition import PARTITIONERS
+    from harness.data.partition import PARTITIONERS, boundary_warning
     from harness.data.registry import dataset_info, dataset_name, prepare
     from harness.registry import find_plugins
     from harness.spec import DatasetSpec, PartitionSpec
@@ -239,6 +240,9 @@ def partition(
     graph = prepare(dataset_spec, data_dir=directory)
     totals = [_show(graph, dataset_spec, spec, mode, plugins.get(("partitioner", spec.method))) for spec in specs]
     table(TOTALS, totals, title=f"{dataset_spec.name}: partitions")
+    for spec, row in zip(specs, totals, strict=True):
+        if line := boundary_warning(dataset_spec.name, spec, row[-1]):
+            typer.echo(f"note: {line}")
 
 
 def _show(
@@ -246,6 +250,7 @@ def _show(
 ) -> list[Any]:
     """Print the table of one partition; return its row of the last table."""
     from harness.data.partition.cached import ensure_partitioned, partition_table
+    from harness.data.partition.view import imbalance
 
     views = ensure_partitioned(graph, spec, inductive=inductive, source=source)
     *rows, total = partition_table(views.train)
@@ -254,5 +259,6 @@ def _show(
     table(PER_PART, [[row[key] for key in PER_PART] for row in rows], title=title)
     typer.echo("")
     cut, share = total["edges_cut"], total["edges_cut"] / total["edges"] if total["edges"] else 0.0
+    boundary = total["volume"], imbalance([row["boundary"] for row in rows])
     # A graph is symmetric: both directions of a cut edge are entries.
-    return [spec.parts, spec.method, total["imbalance"], total["edge_imbalance"], cut // 2, share, total["volume"]]
+    return [spec.parts, spec.method, total["imbalance"], total["edge_imbalance"], cut // 2, share, *boundary]

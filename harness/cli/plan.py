@@ -36,7 +36,8 @@ def plan(
     options that may not be meant on their graph. Nothing is downloaded, built or written.
 
     Memory is what layers, features, sparse matrices and the optimizer take at most: with the largest possible boundary
-    until the partition is known. Interpreter and libraries come on top.
+    until the partition is known. Interpreter and libraries come on top. Of each known partition it shows the
+    volume (boundary nodes of all parts) and the boundary imbalance (largest / mean part): above 2 a note says so.
 
     The time is that of trials that ran on this machine before. Where there are none, arithmetic gives a rough one.
     """
@@ -61,6 +62,8 @@ def plan(
         rows.append(("together", bytes_text(total(each.largest))))
         typer.echo("")
         table(["memory of the largest rank", "at most"], rows, title=each.trial.label)
+    for line in _show_partitions(planned):
+        typer.echo(f"note: {line}")
     for trial in planned:
         for line in trial.warnings:
             typer.echo(f"{trial.trial.id} {trial.trial.label}: {line}")
@@ -74,6 +77,24 @@ def plan(
         typer.echo(line)
     for command in sorted({p.command for p in planned if p.command}):
         typer.echo(f"get the missing data: {command}")
+
+
+def _show_partitions(planned: Sequence[PlannedTrial]) -> list[str]:
+    """Print a table of the known partitions' boundaries; return the warnings of those that are not balanced."""
+    from harness.data.partition import boundary_warning
+    from harness.data.partition.view import imbalance
+
+    rows: dict[tuple[str, int, str, str, int, float], str | None] = {}
+    for each in planned:
+        spec, sizes = each.trial.partition, [row["boundary"] for row in each.partition or () if row["part"] != "total"]
+        if len(sizes) > 1:
+            name, ratio = each.trial.label.split()[0], imbalance(sizes)
+            row = name, spec.parts, spec.method, spec.objective if spec.method == "metis" else "", sum(sizes), ratio
+            rows[row] = boundary_warning(name, spec, ratio)
+    if rows:
+        typer.echo("")
+        table(["data set", "parts", "method", "objective", "volume", "boundary imbalance"], list(rows))
+    return [line for line in rows.values() if line]
 
 
 def _duration(planned: Sequence[PlannedTrial], records: Sequence[Record], store: ResultStore) -> str:

@@ -67,6 +67,7 @@ class PlannedTrial:
     graph: DatasetInfo
     shortage: Shortage | None = None  # where the memory is too much for the machines
     warnings: tuple[str, ...] = ()  # what the method says of its options on graphs of these sizes
+    partition: Table | None = None  # of the graph that is trained on, if it is known
 
     @property
     def largest(self) -> Components:
@@ -168,7 +169,7 @@ class _Planner:
             files = ", ".join(file.name for file in changed)
             reason = f"ran other code of {files}; --fresh runs it again"
         lacking = shortage(memory, trial.device, self.capacity)
-        return PlannedTrial(trial, state, reason, command, status, memory, info, lacking, said)
+        return PlannedTrial(trial, state, reason, command, status, memory, info, lacking, said, train)
 
     def _state(self, trial: TrialConfig, status: str | None) -> tuple[State, str | None, str | None]:
         if is_done(status, self.options):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.data.partition import boundary_warning
 from harness.report.sections import Section
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.values import values_of
@@ -19,6 +20,7 @@ from harness.report.views.sampling import full_of, sent_by_sampled
 from harness.results.frames import RecordKey, ResultInputs
 from harness.results.record import flatten
 from harness.results.stats import ENOUGH, MISSING, NOISY, byte_unit, join_unique, significant, text, trials
+from harness.spec import PartitionSpec
 
 CLOSURE = 0.02  # share of a mean epoch that no named phase may cover
 
@@ -170,8 +172,8 @@ def make_notes(inputs: ResultInputs, sections: list[Section]) -> list[Note]:
         *_status_notes(inputs), *_data_notes(sections), *_machine_notes(inputs, sections), *_flag_notes(sections),
     ]  # fmt: skip
     return [
-        *notes, *_sampling_notes(sections), *_topology_notes(sections), *_method_warnings(inputs),
-        *_environment_notes(inputs),
+        *notes, *_boundary_notes(inputs, sections), *_sampling_notes(sections), *_topology_notes(sections),
+        *_method_warnings(inputs), *_environment_notes(inputs),
     ]  # fmt: skip
 
 
@@ -227,6 +229,18 @@ def _flag_notes(sections: list[Section]) -> Iterable[Note]:
             bad = (section.ok[flag.chosen(section.ok)] for section in sections)
             count = len({(row.suite, row.trial) for frame in bad for row in frame.itertuples()})
             yield Note(f"{flag.lead}: {trials(count)}", f"({flag.mark}; {flag.rule}). {'; '.join(wheres)}.")
+
+
+def _boundary_notes(inputs: ResultInputs, sections: list[Section]) -> Iterable[Note]:
+    """Name the partitions in which one part's boundary is much larger than the others'."""
+    found = {}
+    for section in sections:
+        known = section.ok.dropna(subset=["boundary_imbalance"]).sort_values("boundary_imbalance")
+        for row in known.drop_duplicates("parts", keep="last").sort_values("parts").to_dict("records"):
+            spec = PartitionSpec.model_construct(**inputs.config(row).get("partition", {}))
+            found[boundary_warning(section.title, spec, row["boundary_imbalance"])] = True
+    if listed := "; ".join(filter(None, found)):
+        yield Note("Unbalanced boundaries:", f"{listed}.")
 
 
 def _sampling_notes(sections: list[Section]) -> Iterable[Note]:

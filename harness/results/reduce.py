@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.data.partition.view import imbalance
 from harness.metrics import METRICS, STAT, SUMS, Metric
 from harness.results.record import Json, epoch_rows
 from harness.results.stats import ENOUGH, default_warmup, mean, median_interval
@@ -59,7 +60,7 @@ def reduce(ranks: Sequence[Json], declared: Mapping[str, Metric] | None = None) 
 
 
 _FROM_SUMMARY = ("best_epoch", "final_loss", "spmm", "tf32", "parameters", "checksum", "stopped")
-_OVER: Mapping[str, Callable[[list[Any]], Any]] = {"sum": sum, "max": max, "mean": mean}
+_OVER: Mapping[str, Callable[[list[Any]], Any]] = {"sum": sum, "max": max, "mean": mean, "largest / mean": imbalance}
 
 
 def _read(metric: Metric, ranks: Sequence[Json], summary: Json, epochs: _Epochs) -> Any:

@@ -410,7 +410,8 @@ class _Checked:
                 continue
             reads = self.catalogue.find(PARTITIONERS, spec.method).value.reads
             if "file" not in reads:
-                unread = {} if "objective" in reads else {"objective": "volume"}
+                read = "objective" in reads and spec.parts > 1
+                unread = {} if read else {"objective": PartitionSpec().objective}
                 yield spec.model_copy(update={"file": None, **unread})
             elif spec.file is not None:
                 # Next to the suite, else in the data directory, else as written: it may be absent in a plan.

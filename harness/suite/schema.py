@@ -142,6 +142,8 @@ class TrialConfig(Spec):
         config = self.model_dump(mode="json", exclude={"plugin", "plugins"})
         config["network"] = config["network"] or "none"
         config["train"]["checkpoint"] = CHECKPOINT  # it changes no bit
+        if self.partition.parts == 1 or self.partition.method in ("random", "chunk", "file"):
+            config["partition"]["objective"] = "volume"  # not read: the default when these trials got their ids
         for key, default in LATER.items():
             *above, last = key.split(".")
             section = functools.reduce(operator.getitem, above, config)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch.tiny import write_ring, write_suite
+from launch.tiny import write_ring, write_star, write_suite
 
 from harness.cli import main
 from harness.cli.command_options import SuiteOptions
@@ -366,10 +366,40 @@ def test_partition_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None
         "   2      4         2    0.5      8          2            1\n"
         "\n"
         "ring: partitions\n"
-        "parts  method  imbalance  edge imbalance  cut edges  cut share  volume\n"
-        "    2  chunk           1               1          2     0.1667       4\n"
-        "    3  chunk           1               1          3       0.25       6\n"
+        "parts  method  imbalance  edge imbalance  cut edges  cut share  volume  boundary imbalance\n"
+        "    2  chunk           1               1          2     0.1667       4                   1\n"
+        "    3  chunk           1               1          3       0.25       6                   1\n"
     )
+
+
+def test_unbalanced_boundaries_are_shown_and_warned_of(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A star of 12 in contiguous parts: the hub's part has all leaves elsewhere as its boundary, others the hub."""
+    write_star(home / "data")
+    star = ["--set", "datasets=[star]", "--set", "seeds=[0]", "--set", "partition.parts=[2,4]"]
+    known = [
+        "data set  parts  method  objective  volume  boundary imbalance",
+        "star  2  chunk  7  1.714",
+        "star  4  chunk  12  3",
+    ]
+    warned = (
+        "note: star, chunk, 4 parts: the largest boundary is 3 times the mean, and a synchronous epoch waits for it"
+    )
+    warned += " (try `method: metis`)"
+
+    def lines(*arguments: str) -> list[str]:
+        code, out, _ = harness(capsys, *arguments)
+        assert code == 0
+        return [re.sub(" {2,}", "  ", line) for line in out.splitlines()]
+
+    before = lines("plan", "tiny.yaml", *star)
+    assert not [line for line in before if "volume" in line or "boundary" in line]
+    shown = lines("partition", "star", "--parts", "2,4", "--method", "chunk")
+    assert [line.split("  ")[-2:] for line in shown[-3:-1]] == [["7", "1.714"], ["12", "3"]]
+    assert shown[-1] == warned
+    after = lines("plan", "tiny.yaml", *star)
+    start = after.index(known[0])
+    assert after[start : start + 4] == [*known, warned]
+    assert after.count(warned) == 1
 
 
 @pytest.mark.parametrize(

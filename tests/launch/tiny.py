@@ -38,14 +38,23 @@ class Silent(TrialProgress):
 
 def write_ring(data_dir: Path, name: str = "ring", nodes: int = 12) -> None:
     """Write a cycle as a data set in the neutral format."""
-    data_dir.mkdir(parents=True, exist_ok=True)
+    _write(data_dir / f"{name}.npz", [sorted([(i - 1) % nodes, (i + 1) % nodes]) for i in range(nodes)])
+
+
+def write_star(data_dir: Path, nodes: int = 12) -> None:
+    """Write a star around node 0 as the data set `star`."""
+    _write(data_dir / "star.npz", [list(range(1, nodes)), *[[0]] * (nodes - 1)])
+
+
+def _write(path: Path, neighbours: list[list[int]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nodes = len(neighbours)
     around = np.arange(nodes)
-    neighbours = np.sort(np.stack([(around - 1) % nodes, (around + 1) % nodes], axis=1), axis=1)
     rng = np.random.default_rng(0)
     np.savez(
-        data_dir / f"{name}.npz",
-        indptr=np.arange(0, 2 * nodes + 1, 2, dtype=np.int64),
-        indices=neighbours.ravel().astype(np.int32),
+        path,
+        indptr=np.cumsum([0, *map(len, neighbours)]),
+        indices=np.concatenate(neighbours).astype(np.int32),
         feat=rng.normal(size=(nodes, 3)).astype(np.float32),
         label=(around % 2).astype(np.int64),
         train_mask=around % 3 == 0,

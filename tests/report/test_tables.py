@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from report import fake
+from report.fake import METHODS, write_results
 from report.measured import section_tables
 
 from harness.report.sections import Section, make_sections
 from harness.report.table import Cell, Table, mark_best
+from harness.report.warnings import make_notes
 from harness.results.frames import load_epochs, load_inputs, load_results
 
 WARMUP = 3  # of 30 epochs: a tenth
@@ -155,7 +158,29 @@ def test_a_failed_cell_says_so_and_is_never_zero(sections: dict[str, Section]) -
 
 def test_partition(sections: dict[str, Section]) -> None:
     rows = section_tables(sections["digits"])["partition"].rows
-    assert [[c.text for c in row.cells] for row in rows] == [["20,000", "0", "0.00"], ["20,000", "9,017", "0.45"]]
+    assert [[c.text for c in row.cells] for row in rows] == [
+        ["20,000", "0", "0.00", "1.00"],
+        ["20,000", "9,017", "0.45", "1.00"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "shown"), [((400, 0, 400), "1.50"), ((1000, 0, 500), "2.00"), ((1010, 0, 500), "2.01")]
+)
+def test_the_largest_boundary_over_the_mean_is_shown_and_warned_of_above_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boundaries: tuple[int, ...], shown: str
+) -> None:
+    monkeypatch.setattr(fake, "_boundary", lambda parts, rank: boundaries[rank])
+    inputs = load_inputs(write_results(tmp_path, methods=METHODS[:2], parts=(3,), seeds=(0,)))
+    sections = make_sections(inputs)
+    (row,) = section_tables(sections[0])["partition"].rows
+    assert [cell.text for cell in row.cells][1::2] == [f"{sum(boundaries):,}", shown]
+    notes = [note.text for note in make_notes(inputs, sections) if note.lead == "Unbalanced boundaries:"]
+    warned = (
+        "digits · sage, metis, 3 parts: the largest boundary is 2.01 times the mean, and a synchronous epoch waits "
+    )
+    warned += "for it (try fewer parts or another partitioner)."
+    assert notes == ([warned] if shown == "2.01" else [])
 
 
 @pytest.mark.parametrize(

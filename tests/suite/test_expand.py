@@ -109,6 +109,8 @@ def test_duplicates_are_merged() -> None:
     )
     grid = {"method": ["random", "metis"], "objective": ["cut", "volume"], "parts": 2}
     assert len(expand(suite(partition=grid))) == 3  # `random` reads no objective
+    whole = expand(suite(partition=grid | {"parts": 1}))
+    assert [(t.partition.method, t.partition.objective) for t in whole] == [("random", "cut"), ("metis", "cut")]
 
 
 def test_exclude() -> None:

@@ -24,7 +24,7 @@ GOLDEN = TrialConfig(
     dataset=DatasetSpec(name="twin", options={"of": "reddit", "scale": 0.02}),
     model=ModelSpec(name="sage", layers=4, hidden=256, norm="layer"),
     train=TrainSpec(epochs=1500, lr=0.01, inductive=True),
-    partition=PartitionSpec(parts=8),
+    partition=PartitionSpec(parts=8, objective="volume"),
     method=MethodSpec(name="bns-gcn", options={"rate": 0.1, "sampler": "bernoulli", "precompute": False}),
     seed=0,
     device="cpu",
@@ -34,6 +34,16 @@ GOLDEN = TrialConfig(
 def test_a_trial_keeps_its_id() -> None:
     """A change here makes every user's finished trials run again: only for a change of what a trial is."""
     assert GOLDEN.id == "d936c738f053"
+    of = {
+        (parts, method, objective): GOLDEN.model_copy(
+            update={"partition": PartitionSpec(parts=parts, method=method, objective=objective)}
+        ).id
+        for parts, method in ((8, "metis"), (1, "metis"), (8, "random"))
+        for objective in ("cut", "volume")
+    }
+    assert of[8, "metis", "cut"] != of[8, "metis", "volume"] == GOLDEN.id
+    assert of[1, "metis", "cut"] == of[1, "metis", "volume"] == "d8bf7bdbe942"
+    assert of[8, "random", "cut"] == of[8, "random", "volume"] == "1f413fb30043"
 
 
 def test_an_id_hashes_the_canonical_json_without_later_keys_at_their_default() -> None:
@@ -135,7 +145,7 @@ def test_a_label_leaves_out_a_number_that_says_little_at_its_default() -> None:
 
 def test_a_label_of_what_is_not_installed_says_all() -> None:
     strange = GOLDEN.model_copy(update={"method": MethodSpec(name="lost", options={"a": 1.0, "b": [1, 2]})})
-    assert strange.label == "twin(scale=0.02) sage-4x256 lost(a=1,b=[1,2]) P=8 seed=0"
+    assert strange.label == "twin(scale=0.02) sage-4x256 lost(a=1,b=[1,2]) P=8 metis(objective=volume) seed=0"
 
 
 def test_a_network_joins_the_trials_that_have_hosts_to_join() -> None:

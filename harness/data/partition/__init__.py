@@ -118,11 +118,24 @@ def fill_empty(parts: NDArray[np.int32], degree: Ints, count: int) -> NDArray[np
     return parts
 
 
+UNBALANCED = 2.0  # boundary imbalance above which plan, partition and report warn
+
+
+def boundary_warning(name: str, spec: PartitionSpec, imbalance: float) -> str | None:
+    """Say that an epoch on the data `name` waits for the largest boundary, and what to try; None up to `UNBALANCED`."""
+    if not imbalance > UNBALANCED:
+        return None
+    advice = "`objective: cut`" if spec.objective == "volume" else "fewer parts or another partitioner"
+    advice = advice if spec.method == Metis.name else "`method: metis`"
+    what = f"the largest boundary is {imbalance:.3g} times the mean, and a synchronous epoch waits for it"
+    return f"{name}, {spec.method}, {spec.parts} parts: {what} (try {advice})"
+
+
 METIS_OBJECTIVE = {"cut": 0, "volume": 1}  # mobjtype_et of metis.h; pymetis takes the number only
 
 
 class Metis(Partitioner[Spec]):
-    """Multilevel k-way METIS: least communication volume or edge cut, balanced nodes or edges."""
+    """Multilevel k-way METIS: least edge cut or communication volume, balanced nodes or edges."""
 
     name = "metis"
     reads = frozenset(("objective", "balance", "seed"))

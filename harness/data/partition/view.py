@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -128,14 +129,19 @@ def _write_sends(count: int, local: NDArray[np.int32], directory: Path) -> None:
 
 
 def _total(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Sums over parts; `volume` = sum of boundary; imbalances are largest part / mean part."""
+    """Sums over parts; `volume` = sum of boundary; imbalances as in `imbalance`."""
     keys = ("inner", "boundary", "edges", "edges_cut", "train_nodes")
     total: dict[str, Any] = {"part": TOTAL, **{key: sum(row[key] for row in rows) for key in keys}}
     total["volume"] = total["boundary"]
     for name, key in (("imbalance", "inner"), ("edge_imbalance", "edges")):
-        mean = total[key] / len(rows)
-        total[name] = max(row[key] for row in rows) / mean if mean else 1.0
+        total[name] = imbalance([row[key] for row in rows])
     return total
+
+
+def imbalance(sizes: Sequence[float]) -> float:
+    """Largest / mean size of the parts; 1 if all are empty."""
+    mean = sum(sizes) / len(sizes)
+    return max(sizes) / mean if mean else 1.0
 
 
 def write_induced(

@@ -31,8 +31,10 @@ class PartitionView(ReportView):
             inner, boundary = (_range(frame[c]) for c in ("inner_nodes", "boundary_nodes"))
             ratio = (frame["boundary_nodes"] / frame["inner_nodes"]).dropna()
             shown = Cell(f"{ratio.mean():.2f}") if len(ratio) else Cell()
-            rows.append(Row(f"P = {parts}", (inner, boundary, shown), parts=parts))
-        return Table("Partition", prose("partition.table"), "Parts", (Group("", HEADS),), tuple(rows))
+            cells = inner, boundary, shown, _range(frame[BUSIEST], 2)
+            rows.append(Row(f"P = {parts}", cells, parts=parts))
+        heads = (*HEADS, METRICS[BUSIEST].title)
+        return Table("Partition", prose("partition.table"), "Parts", (Group("", heads),), tuple(rows))
 
     def figure(self) -> Figure | None:
         section = self.section
@@ -64,14 +66,14 @@ class PartitionView(ReportView):
         return {"parts": parts_table(self.section)}
 
 
-def _range(values: pd.Series[float]) -> Cell:
+def _range(values: pd.Series[float], places: int = 0) -> Cell:
     known = values.dropna()
     if known.empty:
         return Cell()
-    low, high = int(known.min()), int(known.max())
-    return Cell(f"{low:,}" if low == high else f"{low:,} to {high:,}")
+    return Cell(" to ".join(dict.fromkeys(f"{end:,.{places}f}" for end in (known.min(), known.max()))))
 
 
+BUSIEST = "boundary_imbalance"
 HEADS = (METRICS["inner_nodes"].title, METRICS["boundary_nodes"].title, "Boundary / inner")
 LISTED = 32  # parts; of more, only their range is shown
 Sizes = dict[int, list[tuple[float, float]]]

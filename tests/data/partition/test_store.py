@@ -52,10 +52,10 @@ def test_key_follows_what_matters_and_nothing_else(graph, tmp_path):
         spec = PartitionSpec(**{"parts": 2} | options)
         return ensure_partitioned(graph, spec, inductive=inductive, cache=tmp_path / "cache").full
 
-    assert len({key(), key(seed=1), key(objective="cut"), key(balance="edges"), key(parts=3)}) == 5
+    assert len({key(), key(seed=1), key(objective="volume"), key(balance="edges"), key(parts=3)}) == 5
     assert len({key(), key(inductive=True), key(method="random"), key(method="chunk")}) == 4
-    assert key(method="chunk", seed=1, objective="cut") == key(method="chunk")
-    assert key(method="random", objective="cut") == key(method="random")
+    assert key(method="chunk", seed=1, objective="volume") == key(method="chunk")
+    assert key(method="random", objective="volume") == key(method="random")
     assert key(parts=1, method="random") == key(parts=1, seed=9)
     vector = tmp_path / "v.npy"
     np.save(vector, np.arange(60) % 2)

@@ -15,6 +15,7 @@ from support.small_graphs import Edges, prepared, random_edges
 
 from harness.data.graph import GraphData
 from harness.data.partition.cached import ensure_partitioned, partition_table
+from harness.data.partition.view import imbalance
 from harness.data.prepared import write_graph
 from harness.spec import PartitionSpec
 
@@ -57,6 +58,9 @@ def check_view(view: Path, edges: Edges, parts: list[int], count: int, train: se
     assert total["volume"] == total["boundary"] == sum(map(len, readers))
     assert total["edges_cut"] == sum(parts[i] != parts[j] for i, j in edges)
     assert total["imbalance"] == pytest.approx(max(map(len, inner)) * count / len(parts))
+    halo = [len({j for i, j in edges if parts[i] == r != parts[j]}) for r in range(count)]
+    balanced = max(halo) / (sum(halo) / count) if sum(halo) else 1
+    assert imbalance([row["boundary"] for row in rows]) == pytest.approx(balanced)
 
 
 @settings(deadline=None, max_examples=40)
