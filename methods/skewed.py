@@ -111,9 +111,7 @@ class SkewedOptions(NeighbourOptions):
         None, ge=-1, description="base saint: nodes of a subgraph; default: 4500, or an eighth of the training graph "
         "where those are fewer; -1: all"
     )  # fmt: skip
-    estimator: Literal["poisson", "ladies"] = Field(
-        "ladies", description="base ladies: see `ladies`; base saint has and defaults to poisson"
-    )
+    estimator: Literal["poisson", "ladies"] = Field("ladies", description="see `ladies`; base saint: poisson")
     layers: Layers = Field("paper", description=f"base ladies: {LAYERS}")
 
     @model_validator(mode="after")
@@ -142,8 +140,7 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
     alpha = D + (D - 1)(n_L - s) / n_R, at least 1, from the n_L local and n_R remote candidates and the s
     nodes drawn; `quadratic` takes the greatest alpha whose bound of the variance (Eq. 11) is D times the
     unskewed one (Eq. 9). With `estimator: poisson`, and of a subgraph, edges count A_ij / p_j: whatever alpha is, the
-    aggregation is unbiased. With `estimator: ladies` s nodes are drawn without replacement (Eq. 8), as in LADIES' code,
-    and rows normalised; fewer remote nodes are saved than by independent draws.
+    aggregation is unbiased. With `estimator: ladies` s nodes are drawn without replacement (Eq. 8), which saves less.
 
     `version: full` is alpha = 1; `local` draws among local candidates only, so that remote neighbours count
     nothing (degrees stay those of the full graph), and sends no features. Only input features travel. On a GPU what
@@ -156,7 +153,7 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
     colour = "#117733"
     on_device = True
     Options = SkewedOptions
-    space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "sizes": [256, 512, 1024]} | LAYERWISE_SPACE
+    space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "sizes": [256, 512, 1024], **LAYERWISE_SPACE}
     exact: ClassVar[dict[str, Any]] = {"distortion": 1.0, "sizes": -1, "batch_size": 0}
     unbiased: ClassVar[dict[str, Any]] = {"sizes": 10, "batch_size": 8, "distortion": 8.0, "estimator": "poisson"}
     plain: ClassVar[dict[str, Any]] = {"version": "full", "distortion": None, "skew": None, "alpha": None}

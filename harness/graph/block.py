@@ -290,8 +290,7 @@ class _Attend(Function):
         if block.own is None:
             by_head(to_z[: block.num_dst], heads).addcmul_(queries.unsqueeze(2), to_query)
         else:
-            added = queries[block.own.at].unsqueeze(2) * to_query
-            to_z.index_add_(0, block.own.rows, added.flatten(1))
+            to_z.index_add_(0, block.own.rows, (queries[block.own.at].unsqueeze(2) * to_query).flatten(1))
         to_vectors = _vectors(z.t() @ keys, to_key), _vectors(block.own_rows(z, scaled=False).t() @ queries, to_query)
         return to_z, *to_vectors, None if bias is None else grad.sum(0), None
 

@@ -49,7 +49,7 @@ KEPT_KERNELS = 8
 
 
 class RecurringRows:
-    """Numbers of rows; those that come again recur, as far as kernels are kept."""
+    """Numbers of rows; those from `LEAST_ROWS` on that come again recur, as far as kernels are kept."""
 
     def __init__(self) -> None:
         self._recent: deque[int] = deque(maxlen=64)
@@ -57,7 +57,7 @@ class RecurringRows:
 
     def has(self, rows: int) -> bool:
         """Take in a number of rows; whether it recurs."""
-        if rows in self._recent and len(self._recurring) < KEPT_KERNELS:
+        if rows in self._recent and rows >= LEAST_ROWS and len(self._recurring) < KEPT_KERNELS:
             self._recurring.add(rows)
         self._recent.append(rows)
         return rows in self._recurring
@@ -132,8 +132,7 @@ class _Linear(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None, recurs: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
-        at_once = recurs and x.shape[0] >= LEAST_ROWS
-        ctx.has_bias, ctx.product = bias is not None, _product if at_once else _by_chunks  # type: ignore[attr-defined]
+        ctx.has_bias, ctx.product = bias is not None, _product if recurs else _by_chunks  # type: ignore[attr-defined]
         return ctx.product(x, weight, bias)  # type: ignore[attr-defined, no-any-return]
 
     @staticmethod

@@ -55,9 +55,7 @@ _USED = (
 COUNTED = (
     Metric.of_method("explanations", "explanations that came into use", heading="Explanations"),
     Metric.of_method("explain_failed", "those that failed, so that the last good masks stayed"),
-    Metric.of_method(
-        "explain_unmoved", "those that L ended at their first step, where masks say nothing: the last good masks stayed"
-    ),
+    Metric.of_method("explain_unmoved", "those that L ended at their first step, so that the last good masks stayed"),
     Metric.of_method("explain_late", "those that were due while the one before was under way, and left out"),
     Metric.of_method("explain_s", _ENDED, "s"),
     Metric.of_method("explain_cpu_s", _ENDED, "s"),
@@ -101,8 +99,7 @@ class Explainer:
 
     The model explained is that of the lowest loss so far (DGS, section III-C). An explanation that fails, by
     an exception or by numbers that are not finite, changes nothing: the last good guidance stays. So does one
-    whose masks never moved, for they hold their start, which is no order of nodes or features; and one that is not done
-    when the next is due, which is left out then.
+    whose masks never moved from their start, and one that is not done when the next is due, which is left out then.
 
     The model is copied, so that the replica's weights may change meanwhile. `num_nodes`: N, of the training graph;
     `period`: steps between explanations; `seed`: that of an explanation by the step whose model is explained. Those in
