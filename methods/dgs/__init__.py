@@ -263,12 +263,11 @@ class DGS(MiniBatchMethod[DGSOptions]):
         return GuidedSampler(self.source, fanouts, batch.guidance.importance, self.options.deviation, unbiased)
 
     def columns(self, drawn: Drawn) -> Tensor | None:
-        """See `MiniBatchMethod`; the most important ones of those that explained them, in ascending order."""
+        """See `MiniBatchMethod`; the most important of those that explained them, equal ones at random, ascending."""
         assert isinstance(drawn.batch, GuidedBatch)
         guidance, options = drawn.batch.guidance, self.options
         if guidance is None or options.variant == "ns-only" or options.feature_rate == 1:
             return None
-        # Equal ones in random order, not by position: Adam's first steps are of one length for all of them.
         order = torch.randperm(len(guidance.features), generator=torch.Generator().manual_seed(guidance.step))
         order = order[guidance.features[order].argsort(descending=True, stable=True)]
         return order[: self.kept_columns].sort().values
