@@ -95,6 +95,7 @@ from .sampling.layer_kernels import node_uniform as node_uniform
 from .sampling.layer_kernels import write_inclusion as write_inclusion
 from .sampling.layerwise import LAYERS as LAYERS
 from .sampling.layerwise import LAYERWISE_METRICS as LAYERWISE_METRICS
+from .sampling.layerwise import LAYERWISE_SPACE as LAYERWISE_SPACE
 from .sampling.layerwise import LayerBatch as LayerBatch
 from .sampling.layerwise import Layers as Layers
 from .sampling.layerwise import LayerSampler as LayerSampler

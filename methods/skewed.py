@@ -28,6 +28,7 @@ from harness import Bytes, BytesCase, MiniBatchMethod, Sampler, Source
 from harness.plugin import (
     LAYERS,
     LAYERWISE_METRICS,
+    LAYERWISE_SPACE,
     Batch,
     ImportanceSubgraphs,
     Layers,
@@ -35,6 +36,7 @@ from harness.plugin import (
     LayerwiseSampler,
     MemoryCase,
     NeighbourOptions,
+    Presets,
     SubgraphSampler,
     SubgraphsOnDevice,
     node_batches,
@@ -90,6 +92,8 @@ class Skew:
 class SkewedOptions(NeighbourOptions):
     """Options of skewed sampling."""
 
+    presets: ClassVar[Presets] = {"base": {"saint": {"estimator": "poisson", "layers": "paper"}}}
+
     base: Literal["ladies", "saint"] = Field(
         "ladies", description="draws nodes layer by layer (LADIES), or a subgraph's (GraphSAINT)"
     )
@@ -107,7 +111,7 @@ class SkewedOptions(NeighbourOptions):
         None, ge=-1, description="base saint: nodes of a subgraph; default: 4500, or an eighth of the training graph "
         "where those are fewer; -1: all"
     )  # fmt: skip
-    estimator: Literal["poisson", "ladies"] = Field("poisson", description="base ladies: see `ladies`")
+    estimator: Literal["poisson", "ladies"] = Field("ladies", description="see `ladies`; base saint: poisson")
     layers: Layers = Field("paper", description=f"base ladies: {LAYERS}")
 
     @model_validator(mode="after")
@@ -135,7 +139,8 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
     proportion to q_j = sum_i A_ij^2, local ones in proportion to alpha q_j (Eq. 10). Formula 12 gives
     alpha = D + (D - 1)(n_L - s) / n_R, at least 1, from the n_L local and n_R remote candidates and the s
     nodes drawn; `quadratic` takes the greatest alpha whose bound of the variance (Eq. 11) is D times the
-    unskewed one (Eq. 9). Edges count A_ij / p_j: whatever alpha is, the aggregation is unbiased.
+    unskewed one (Eq. 9). With `estimator: poisson`, and of a subgraph, edges count A_ij / p_j: whatever alpha is, the
+    aggregation is unbiased. With `estimator: ladies` s nodes are drawn without replacement (Eq. 8), which saves less.
 
     `version: full` is alpha = 1; `local` draws among local candidates only, so that remote neighbours count
     nothing (degrees stay those of the full graph), and sends no features. Only input features travel. On a GPU what
@@ -148,9 +153,9 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
     colour = "#117733"
     on_device = True
     Options = SkewedOptions
-    space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "sizes": [256, 512, 1024]}
+    space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "sizes": [256, 512, 1024], **LAYERWISE_SPACE}
     exact: ClassVar[dict[str, Any]] = {"distortion": 1.0, "sizes": -1, "batch_size": 0}
-    unbiased: ClassVar[dict[str, Any]] = {"sizes": 10, "batch_size": 8, "distortion": 8.0}
+    unbiased: ClassVar[dict[str, Any]] = {"sizes": 10, "batch_size": 8, "distortion": 8.0, "estimator": "poisson"}
     plain: ClassVar[dict[str, Any]] = {"version": "full", "distortion": None, "skew": None, "alpha": None}
     metrics = LAYERWISE_METRICS
 

@@ -286,11 +286,11 @@ class _Attend(Function):
         # The backward pass of the rows needs their memory.
         del product, out
         to_z, keys, queries = block.attention_backward(z, _matrix(to_key), by_head(grad, heads), state)
-        to_z.addmm_(keys, _matrix(to_key).t())
+        by_head(to_z, heads).addcmul_(keys.unsqueeze(2), to_key)  # no product of matrices: MKL rounds by threads
         if block.own is None:
-            to_z[: block.num_dst].addmm_(queries, _matrix(to_query).t())
+            by_head(to_z[: block.num_dst], heads).addcmul_(queries.unsqueeze(2), to_query)
         else:
-            to_z.index_add_(0, block.own.rows, queries[block.own.at] @ _matrix(to_query).t())
+            to_z.index_add_(0, block.own.rows, (queries[block.own.at].unsqueeze(2) * to_query).flatten(1))
         to_vectors = _vectors(z.t() @ keys, to_key), _vectors(block.own_rows(z, scaled=False).t() @ queries, to_query)
         return to_z, *to_vectors, None if bias is None else grad.sum(0), None
 

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 class Linear:
     """x weight + bias for `x` [rows, in], `weight` [in, out], `bias` [out].
 
-    In float32 on a CPU the products run in oneDNN, whose AVX-512 kernels are over twice as fast as MKL's on AMD
-    processors at the shapes of a GNN layer (docs/design/gemm.md). oneDNN compiles and keeps a kernel of megabytes
-    for every number of rows; so it is used for those that recur, and MKL for those that a sampler makes new each time.
-    Without gradients other numbers are remembered than with them: an evaluation must not change how training rounds.
+    In float32 on a CPU the products run in oneDNN: it has the same bits with any number of threads, and AVX-512 kernels
+    that are over twice as fast as MKL's on some AMD processors (docs/design/gemm.md). It compiles and keeps a kernel of
+    megabytes for every number of rows; so rows come at once where their number recurs, and by chunks of few sizes where
+    a sampler makes it new each time. Without gradients other numbers are remembered than with them: an evaluation must
+    not change how training rounds.
 
     Attributes:
         rounded: whether products are of operands rounded to bfloat16, in both passes, and summed in float32.
@@ -48,7 +49,7 @@ KEPT_KERNELS = 8
 
 
 class RecurringRows:
-    """Numbers of rows; those that come again recur, as far as kernels are kept."""
+    """Numbers of rows; those from `LEAST_ROWS` on that come again recur, as far as kernels are kept."""
 
     def __init__(self) -> None:
         self._recent: deque[int] = deque(maxlen=64)
@@ -56,7 +57,7 @@ class RecurringRows:
 
     def has(self, rows: int) -> bool:
         """Take in a number of rows; whether it recurs."""
-        if rows in self._recent and len(self._recurring) < KEPT_KERNELS:
+        if rows in self._recent and rows >= LEAST_ROWS and len(self._recurring) < KEPT_KERNELS:
             self._recurring.add(rows)
         self._recent.append(rows)
         return rows in self._recurring
@@ -75,6 +76,7 @@ class RecurringRows:
 KnownRows = list[list[tuple[list[int], list[int]]]]
 """Of products the `RecurringRows.state` in training and evaluating."""
 
+LEAST_ROWS = 16  # of a product: oneDNN divides the sums of a single row among threads
 GRADIENT_ROWS = 2048  # rows of a chunk of x' grad that stays in the second-level cache
 
 
@@ -111,6 +113,15 @@ def _plain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return x @ weight if bias is None else torch.addmm(bias, x, weight)
 
 
+def _by_chunks(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x weight + bias by oneDNN, with kernels for few numbers of rows, none below `LEAST_ROWS`."""
+    out, at = x.new_empty((x.shape[0], weight.shape[1])), 0
+    for rows in _chunks(x):
+        out[at : at + rows.shape[0]] = _product(rows, weight, bias)[: x.shape[0] - at]
+        at += rows.shape[0]
+    return out
+
+
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x weight + bias by oneDNN."""
     result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight.t(), bias, "none", [], "")
@@ -121,7 +132,7 @@ class _Linear(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None, recurs: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.has_bias, ctx.product = bias is not None, _product if recurs else _plain  # type: ignore[attr-defined]
+        ctx.has_bias, ctx.product = bias is not None, _product if recurs else _by_chunks  # type: ignore[attr-defined]
         return ctx.product(x, weight, bias)  # type: ignore[attr-defined, no-any-return]
 
     @staticmethod
@@ -186,7 +197,7 @@ def _chunks(rows: Tensor) -> Iterator[Tensor]:
     if whole:
         yield from rows[:whole].split(GRADIENT_ROWS)
     if left := rows.shape[0] - whole:
-        more = max(16, 1 << (left - 1).bit_length()) - left
+        more = max(LEAST_ROWS, 1 << (left - 1).bit_length()) - left
         yield torch.nn.functional.pad(rows[whole:], (0, 0, 0, more)) if more else rows[whole:]
 
 

@@ -7,7 +7,7 @@ other orders). The host waits for sizes alone, which docstrings say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -41,6 +41,8 @@ Estimator = Literal["poisson", "ladies"]
 Layers = Literal["paper", "public", "nested"]
 LAYERS = "sources of a layer: what was drawn; that and the batch; or that and the layer's destinations"
 """Describes the option `layers`."""
+LAYERWISE_SPACE: Mapping[str, list[str]] = {"estimator": ["ladies", "poisson"], "layers": ["paper", "public", "nested"]}
+"""What `harness tune` searches of how layers are drawn."""
 
 
 class AlphaRule(Protocol):

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from harness.errors import UserError, nearest
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import MethodSpec, TrainSpec, TuningRun
-from harness.spec import DatasetSpec
+from harness.spec import DatasetSpec, of_presets
 from harness.suite.document import KeyPath
 from harness.suite.expand import expand
 from harness.suite.schema import MethodSettings, OwnModel, OwnSettings, Suite, TrialConfig
@@ -133,7 +133,8 @@ class Searched:
         found = self.suite.catalogue().find(METHODS, method).value
         entry = next(entry for entry in self.suite.methods if entry.name == method)
         shared: Mapping[str, Any] = spec.space or DEFAULT_SPACE
-        declared = {key: values for key, values in found.space.items() if key not in entry.options}
+        fixed = {*entry.options, *of_presets(found.Options.presets, entry.options)}
+        declared = {key: values for key, values in found.space.items() if key not in fixed}
         given = spec.per_method.get(method, {})
         try:
             space = {**SPACE.validate_python({**shared, **declared}), **given}

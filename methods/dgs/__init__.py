@@ -166,8 +166,9 @@ class DGS(MiniBatchMethod[DGSOptions]):
     within K hops (section III-B). After every `period` steps the model of the lowest loss so far is taken,
     and two masks are trained with GNNExplainer's objective: SN over the remote nodes, SF over the feature
     dimensions. DGS gives none of its constants: `explainer` names two sets of them. The training does not wait;
-    batches that are handed out after that follow them, earlier ones are drawn uniformly (`graphsage`). With
-    `prefetch` k a batch is handed out k steps before its training.
+    batches that are handed out after that follow them, earlier ones are drawn uniformly (`graphsage`). Masks that never
+    moved, because the threshold ended them at their first step, guide nothing. With `prefetch` k a batch is handed out
+    k steps before its training.
 
     Guided, a target's neighbours are drawn by weight, local ones 1, remote ones SN_j; `deviation` of the
     fan-out is moved from the local to the remote quota. Of the remote rows the `feature_rate` dimensions with
@@ -262,12 +263,13 @@ class DGS(MiniBatchMethod[DGSOptions]):
         return GuidedSampler(self.source, fanouts, batch.guidance.importance, self.options.deviation, unbiased)
 
     def columns(self, drawn: Drawn) -> Tensor | None:
-        """See `MiniBatchMethod`; the most important ones of those that explained them, in ascending order."""
+        """See `MiniBatchMethod`; the most important of those that explained them, equal ones at random, ascending."""
         assert isinstance(drawn.batch, GuidedBatch)
         guidance, options = drawn.batch.guidance, self.options
         if guidance is None or options.variant == "ns-only" or options.feature_rate == 1:
             return None
-        order = guidance.features.argsort(descending=True, stable=True)
+        order = torch.randperm(len(guidance.features), generator=torch.Generator().manual_seed(guidance.step))
+        order = order[guidance.features[order].argsort(descending=True, stable=True)]
         return order[: self.kept_columns].sort().values
 
     def step(self, loaded: Loaded) -> Step:

@@ -55,6 +55,7 @@ _USED = (
 COUNTED = (
     Metric.of_method("explanations", "explanations that came into use", heading="Explanations"),
     Metric.of_method("explain_failed", "those that failed, so that the last good masks stayed"),
+    Metric.of_method("explain_unmoved", "those that L ended at their first step, so that the last good masks stayed"),
     Metric.of_method("explain_late", "those that were due while the one before was under way, and left out"),
     Metric.of_method("explain_s", _ENDED, "s"),
     Metric.of_method("explain_cpu_s", _ENDED, "s"),
@@ -98,7 +99,7 @@ class Explainer:
 
     The model explained is that of the lowest loss so far (DGS, section III-C). An explanation that fails, by
     an exception or by numbers that are not finite, changes nothing: the last good guidance stays. So does one
-    that is not done when the next is due, which is left out then.
+    whose masks never moved from their start, and one that is not done when the next is due, which is left out then.
 
     The model is copied, so that the replica's weights may change meanwhile. `num_nodes`: N, of the training graph;
     `period`: steps between explanations; `seed`: that of an explanation by the step whose model is explained. Those in
@@ -199,7 +200,7 @@ class Explainer:
         """Explain the model in a few steps, in line."""
         if self._graph.remote.size:
             step, weights = self._best.take()
-            self._options = self._options.model_copy(update={"explain_steps": 2})
+            self._options = self._options.model_copy(update={"explain_steps": 2, "threshold": -1.0})  # masks move
             self._take(step, self._explain(weights, step))
 
     def news(self) -> dict[str, float]:
@@ -242,6 +243,8 @@ class Explainer:
         if isinstance(masks, str):
             self._problems.append(masks)
             self._count(explain_failed=1)
+        elif masks is not None and not masks.moved:
+            self._count(explain_unmoved=1)
         elif masks is not None:
             mean = masks.nodes.mean().item()
             importance = np.full(self._num_nodes, mean, np.float32)

@@ -198,6 +198,7 @@ class Masks:
     features: Tensor  # float32 [F] in [0, 1]: what each feature is worth (SF)
     losses: list[float] = field(repr=False)  # of each step, before its update
     divergences: list[float] = field(repr=False)  # likewise
+    moved: bool = True  # False: the first divergence was within the threshold, and the masks are where they started
 
     @property
     def steps(self) -> int:
@@ -262,7 +263,7 @@ def explain(
     sn, sf = (logits.detach().sigmoid().float() for logits in (nodes, features))
     if not (sn.isfinite().all() and sf.isfinite().all()):
         raise ExplanationError("a mask is not finite")
-    return Masks(sn, sf, losses, divergences)
+    return Masks(sn, sf, losses, divergences, moved=len(losses) > 1 or divergences[0] > options.threshold)
 
 
 def _starts(graph: ExplanationGraph, options: MaskOptions, seed: int) -> tuple[Tensor, Tensor]:

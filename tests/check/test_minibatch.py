@@ -33,7 +33,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsage weighted": ("graphsage", {"fanouts": 2, "batch_size": 4, "weights": "propagation"}),
     "fastgcn": ("fastgcn", {"sizes": 20, "batch_size": 4}),
     "ladies": ("ladies", {"sizes": 6, "batch_size": 4}),
-    "ladies normalised": ("ladies", {"sizes": 6, "batch_size": 4, "estimator": "ladies"}),
+    "ladies poisson": ("ladies", {"sizes": 6, "batch_size": 4, "estimator": "poisson"}),
     "skewed": ("skewed", {"sizes": 6, "batch_size": 4}),
     "skewed local": ("skewed", {"sizes": 6, "batch_size": 4, "version": "local"}),
     "skewed saint": ("skewed", {"base": "saint", "size": 12}),

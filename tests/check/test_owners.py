@@ -38,7 +38,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ladies": ("ladies", {"sizes": 8, "batch_size": 4}),
     "ladies nested": ("ladies", {"sizes": 8, "batch_size": 4, "layers": "nested"}),
     "ladies public": ("ladies", {"sizes": 8, "batch_size": 4, "layers": "public"}),
-    "ladies normalised": ("ladies", {"sizes": 8, "batch_size": 4, "estimator": "ladies"}),
+    "ladies poisson": ("ladies", {"sizes": 8, "batch_size": 4, "estimator": "poisson"}),
     "skewed": ("skewed", {"sizes": 8, "batch_size": 4}),
     "skewed local": ("skewed", {"sizes": 8, "batch_size": 4, "version": "local"}),
 }

@@ -22,11 +22,11 @@ SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
     "psc random": ("psc-gcn", {"rate": 0.3, "staleness": 0, "sampler": "random"}),
     "graphsage weighted": ("graphsage", {"fanouts": 3, "batch_size": 8, "weights": "propagation"}),
     "guided": ("support.methods:Guided", {"fanouts": 3, "batch_size": 8}),
-    "ladies nested": ("ladies", {"sizes": 10, "batch_size": 8, "layers": "nested"}),
-    "ladies public": ("ladies", {"sizes": 10, "batch_size": 8, "layers": "public"}),
+    "ladies nested": ("ladies", {"sizes": 10, "batch_size": 8, "layers": "nested", "estimator": "poisson"}),
+    "ladies public": ("ladies", {"sizes": 10, "batch_size": 8, "layers": "public", "estimator": "poisson"}),
     "fastgcn paper": ("fastgcn", {"sizes": 25, "batch_size": 8, "layers": "paper"}),
     "fastgcn public": ("fastgcn", {"sizes": 25, "batch_size": 8, "layers": "public"}),
-    "skewed quadratic": ("skewed", {"sizes": 10, "batch_size": 8, "skew": "quadratic"}),
+    "skewed quadratic": ("skewed", {"sizes": 10, "batch_size": 8, "skew": "quadratic", "estimator": "poisson"}),
     # So many are counted that what counts err by is small against what the draws here do; the other samplers'
     # counts are held to be unbiased in tests/methods/graphsaint/test_normalise.py.
     "graphsaint frontier": ("graphsaint", {"size": 25, "frontier": 6, "coverage": 4000}),

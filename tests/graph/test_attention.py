@@ -169,6 +169,27 @@ def test_a_whole_boundary_that_was_drawn_counts_by_its_scale_too(tmp_path: Path)
     torch.testing.assert_close(block.aggregate(h, MEAN), want)
 
 
+@pytest.mark.parametrize("heads", [1, 8])
+def test_few_rows_have_the_same_bits_with_any_number_of_threads(heads: int) -> None:
+    found, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3, 4):
+            torch.set_num_threads(threads)
+            results = []
+            for rows in range(3, 65):
+                block, _ = case(rows, rows + 4)
+                plain = Block(CSR(block.adjacency.indptr, block.adjacency.indices, rows + 4), torch.ones(rows + 4))
+                values = [tensor.detach().float().requires_grad_() for tensor in inputs(rows + 4, heads, 16)]
+                out = plain.attend(*values)
+                results.append([out, *torch.autograd.grad(out.square().sum(), values)])
+            found.append(results)
+    finally:
+        torch.set_num_threads(before)
+    for results in found[1:]:
+        for rows, got, first in zip(range(3, 65), results, found[0], strict=True):
+            assert all(map(torch.equal, got, first)), f"{rows} rows"
+
+
 def test_an_empty_block_gives_no_rows() -> None:
     """A rank that has run out of batches."""
     block = Block(csr(np.zeros((0, 0))), torch.ones(0))

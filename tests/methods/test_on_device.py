@@ -56,7 +56,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "fastgcn ahead": ("fastgcn", {"sizes": 20, "batch_size": 4, "layers": "public", "prefetch": 2, "cache": "degree"}),
     "ladies": ("ladies", {"sizes": 6, "batch_size": 4}),
     "ladies nested": ("ladies", {"sizes": 6, "batch_size": 4, "layers": "nested", "prefetch": 2}),
-    "ladies without replacement": ("ladies", {"sizes": 6, "batch_size": 4, "layers": "public", "estimator": "ladies"}),
+    "ladies poisson": ("ladies", {"sizes": 6, "batch_size": 4, "layers": "public", "estimator": "poisson"}),
     "ladies asking": ("ladies", {"sizes": 6, "batch_size": 4, "topology": "owner"}),
     "skewed": ("skewed", {"sizes": 6, "batch_size": 4}),
     "skewed local": ("skewed", {"sizes": 6, "batch_size": 4, "version": "local", "cache": "degree"}),

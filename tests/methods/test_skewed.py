@@ -22,10 +22,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from harness_methods.ladies import LADIESOptions
 from harness_methods.skewed import Skew, SkewedOptions, SkewKind
 from pydantic import ValidationError
+from support.layerwise import LayerwiseCase
 
+from harness.check.graphs import random_graph
+from harness.graph.csr import Topology
 from harness.sampling.layer_kernels import inclusion
+from harness.sampling.layerwise import Estimator
 
 NEAR = 1 + 1e-9
 
@@ -165,3 +170,26 @@ def test_a_side_without_weight() -> None:
 def test_options_out_of_range(options: tuple[SkewKind, float]) -> None:
     with pytest.raises(ValidationError, match=r"greater than or equal to 1|finite number|belongs to skew 'fixed'"):
         SkewedOptions(**dict(zip(("skew", "distortion", "alpha"), options, strict=False)))
+
+
+@pytest.mark.parametrize("estimator", ["ladies", "poisson"])
+def test_remote_nodes_are_those_of_the_rule(estimator: Estimator) -> None:
+    """Means over 200 batches, five standard errors allowed; without replacement no batch has more nodes or fewer."""
+    graph, batches = random_graph(5, 2000, degree=8), 200
+    case = LayerwiseCase(Topology(graph.indptr, graph.indices), np.arange(2000), parts=4, layers=3, size=64)
+    for distortion in (1, 4, 16):
+        mine, rule = (
+            np.array([read(number, distortion, estimator) for number in range(batches)], float)
+            for read in (case.sampled, case.simulated)
+        )
+        if estimator == "ladies":
+            assert set(mine[:, 0]) == set(rule[:, 0]) == {64}
+        error = (mine.std(0) ** 2 + rule.std(0) ** 2) ** 0.5 / batches**0.5
+        assert (abs(mine.mean(0) - rule.mean(0)) <= 5 * error).all(), distortion
+
+
+def test_draws_without_replacement_are_the_default_of_layers_and_not_of_subgraphs() -> None:
+    assert (SkewedOptions().estimator, LADIESOptions().estimator) == ("ladies", "ladies")
+    assert SkewedOptions(base="saint").estimator == "poisson"
+    with pytest.raises(ValidationError, match="base 'saint' has 'poisson' only"):
+        SkewedOptions(base="saint", estimator="ladies")

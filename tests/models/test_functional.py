@@ -177,6 +177,34 @@ def test_layer_norm_has_the_same_bits_with_any_number_of_threads() -> None:
     assert torch.equal(found[0], found[2])
 
 
+@pytest.mark.parametrize(("width", "out"), [(256, 41), (64, 40), (300, 64), (3703, 32), (48, 1), (1, 16)])
+def test_products_have_the_same_bits_with_any_number_of_threads(width: int, out: int) -> None:
+    """Of every number of rows from 1 to 64, the first time and when it recurs, in both passes."""
+    torch.manual_seed(0)
+    cases = [(torch.randn(rows, width), torch.randn(rows, out)) for rows in (*range(1, 65), 300, 2500)]
+    weight, bias = torch.randn(width, out), torch.randn(out)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3, 4):
+            torch.set_num_threads(threads)
+            linear, results = Linear(), []
+            for x, direction in cases * 2:
+                inputs, own, shift = (each.clone().requires_grad_() for each in (x, weight, bias))
+                result = linear(inputs, own, shift)
+                result.backward(direction)
+                results.append((result.detach(), inputs.grad, own.grad, shift.grad))
+            found.append(results)
+    finally:
+        torch.set_num_threads(before)
+    for results in found[1:]:
+        for (x, _), ours, first in zip(cases * 2, results, found[0], strict=True):
+            assert all(map(torch.equal, ours, first)), f"{len(x)} rows"
+    for (x, direction), (result, to_x, _, _) in zip(cases * 2, found[0], strict=True):
+        exact = torch.addmm(bias.double(), x.double(), weight.double())
+        torch.testing.assert_close(result.double(), exact, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(to_x.double(), direction.double() @ weight.double().t(), rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize("rows", [0, 1, 16, 60, 300, 2048, 5000])
 @pytest.mark.parametrize(("width", "out"), [(48, 1), (48, 7), (1, 16), (300, 64)])
 def test_gradients_of_weights_have_the_same_bits_with_any_number_of_threads(rows: int, width: int, out: int) -> None:

@@ -53,6 +53,7 @@ def test_totals_of_all_ranks_and_epochs_whoever_tells_when(write: Write) -> None
         write((FULL, dgs(), dgs(period=2000)), epochs=EPOCHS),
         explanations=once(0, 0, 3),
         explain_failed=once(1, 5, 1),
+        explain_unmoved=once(0, 1, 6),
         explain_late=once(1, 5, 2),
         explain_s=lambda e: np.where(e["rank"] == 0, 0.5, 0.25),
         explain_cpu_s=once(0, 0, 2.0),
@@ -66,10 +67,10 @@ def test_totals_of_all_ranks_and_epochs_whoever_tells_when(write: Write) -> None
     tables = section_tables(section)
     table = tables["explanations"]
     shown = texts(table, OFTEN, 2)
-    assert [shown[head] for head in ("Explanations", "Failed", "Left out")] == ["3", "1", "2"]
+    assert [shown[head] for head in ("Explanations", "Failed", "Unmoved", "Left out")] == ["3", "1", "6", "2"]
     seconds = EPOCHS * (0.5 + 0.25)
-    assert float(shown["Each (s)"]) == pytest.approx(seconds / 4, abs=6e-3)
-    assert float(shown["CPU (s)"]) == pytest.approx(2 / 4)
+    assert float(shown["Each (s)"]) == pytest.approx(seconds / 10, abs=6e-3)
+    assert float(shown["CPU (s)"]) == pytest.approx(2 / 10)
     assert float(shown["Loss"]) == pytest.approx(0.75 / 3)
     assert float(shown["Held (MiB)"]) == 2
     assert (shown["SN"], shown["SF"]) == ("0.40", "0.60")

@@ -39,6 +39,14 @@ def test_shared_keys_and_the_methods_own_are_searched(tmp_path: Path) -> None:
     assert sage.space["batch_size"].choice == tuple(METHODS.load("graphsage").space["batch_size"])
 
 
+def test_rules_of_layers_are_searched_where_layers_are_drawn(tmp_path: Path) -> None:
+    text = SUITE.replace("[full, {bns-gcn: {rate: 0.1}}, graphsage]", "[ladies, {skewed: {base: saint}}]")
+    layers, saint = searched(text.replace("TUNING", "{}"), tmp_path).subjects()
+    assert layers.space["estimator"].choice == ("ladies", "poisson")
+    assert layers.space["layers"].choice == ("paper", "public", "nested")
+    assert not {"estimator", "layers"} & set(saint.space), "a preset of `base: saint` says what they are"
+
+
 def test_a_point_is_a_trial_with_its_values_and_no_other(tmp_path: Path) -> None:
     text = SUITE.replace("TUNING", "{budget: {seconds: 7}}") + "per_method: {graphsage: {train: {clip: 3, lr: 0.5}}}\n"
     own = searched(text, tmp_path)

@@ -103,13 +103,13 @@ class SweptPoolView(SweptView):
         return make_figure(swept.section, "pool", title, caption, [Chart(layers, x, y)], 3.6, share=share)
 
 
-COUNTS = ("explanations", "explain_failed", "explain_late")
+COUNTS = ("explanations", "explain_failed", "explain_unmoved", "explain_late")
 FOUND = ("explain_loss", "explain_sn", "explain_sf")
 OTHERS = ("explain_s", "explain_cpu_s", "explain_bytes", "guided_steps", "mask_age")
 REPORTED = {name: f"stat_{name}" for name in (*COUNTS, *FOUND, *OTHERS)}
 NONE = Cell("none")  # of a quotient whose divisor is 0
 HEADS = {  # column of `_trials`: heading, decimals (None: as the smallest value needs)
-    "explanations": ("Explanations", 1), "failed": ("Failed", 1), "late": ("Left out", 1),
+    "explanations": ("Explanations", 1), "failed": ("Failed", 1), "unmoved": ("Unmoved", 1), "late": ("Left out", 1),
     "seconds": ("Each (s)", None), "cpu_seconds": ("CPU (s)", None), "share": ("Of epochs (%)", 1),
     "held": ("Held (MiB)", None), "explain_loss": ("Loss", None), "explain_sn": ("SN", 2),
     "explain_sf": ("SF", 2), "guided": ("Guided steps (%)", 1), "age": ("Age (steps)", 1),
@@ -169,12 +169,13 @@ def _trials(section: Section) -> pd.DataFrame | None:
     sums = known.sum(min_count=1).rename(columns={column: name for name, column in columns.items()})
     reports = sums[list(COUNTS)].notna().any(axis=1)
     sums[list(REPORTED)] = sums[list(REPORTED)].fillna(0)  # what never happened is not reported
-    made, ended = sums["explanations"], sums["explanations"] + sums["explain_failed"]
+    made, ended = sums["explanations"], sums[["explanations", "explain_failed", "explain_unmoved"]].sum(axis=1)
     values = pd.DataFrame(
         {
             "reports": reports,
             "explanations": made,
             "failed": sums["explain_failed"],
+            "unmoved": sums["explain_unmoved"],
             "late": sums["explain_late"],
             "seconds": sums["explain_s"] / ended.where(ended > 0),
             "cpu_seconds": sums["explain_cpu_s"] / ended.where(ended > 0),

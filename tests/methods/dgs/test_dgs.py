@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from harness_methods.dgs import DGS, GuidedBatch
+from harness_methods.dgs.explainer import Guidance
 from support.explanations import learnt_guidance, run_with_faults
 from support.planted import auc, planted
 
@@ -45,6 +49,7 @@ def outcomes(data: OnDisk) -> dict[str, list[RankOutcome]]:
         "graphsage": ("harness_methods.graphsage:GraphSAGE", {"fanouts": 2, "batch_size": 3}),
         "unbiased": (METHOD, guided | {"estimator": "unbiased"}),
         "prefetched": (METHOD, guided | {"prefetch": 1, "period": 1}),
+        "unmoved": (METHOD, guided | {"threshold": 1e9}),
         "exact mean": (METHOD, EXACT),
         "exact unbiased": (METHOD, EXACT | {"estimator": "unbiased"}),
         "full": ("harness_methods.full:Full", {}),
@@ -101,6 +106,33 @@ def test_unguided_is_graphsage_and_guided_is_not(outcomes: dict[str, list[RankOu
         assert losses(outcomes[name])[1] != plain[1]
     found = {losses(outcomes[name])[1] for name in (*VARIANTS, "unbiased")}
     assert len(found) == len(VARIANTS) + 1
+
+
+def test_masks_that_never_moved_guide_nothing(outcomes: dict[str, list[RankOutcome]]) -> None:
+    """The threshold ends every explanation at its first step: the training is `graphsage`'s, whole rows travel."""
+    plain, unmoved = outcomes["graphsage"], outcomes["unmoved"]
+    assert losses(unmoved) == losses(plain)
+    for ours, theirs in zip(unmoved, plain, strict=True):
+        for epoch, (row, other) in enumerate(zip(ours.rows, theirs.rows, strict=True)):
+            stats = row["stats"]
+            assert row["bytes_feature"] == other["bytes_feature"]
+            assert stats["guided_steps"] == stats["explanations"] == stats["explain_failed"] == 0
+            assert stats["explain_unmoved"] == (epoch > 0)
+
+
+def test_equal_features_are_not_chosen_by_position() -> None:
+    """The best ones in any case, of equal ones any: after a first step of Adam all have moved as far."""
+    width, best = 200, [3, 150]
+    features = torch.full((width,), 0.5)
+    features[best] = 0.6
+    method = SimpleNamespace(options=DGS.Options(feature_rate=0.5), kept_columns=width // 2)
+    guidance = Guidance(np.zeros(NODES, np.float32), features, step=7)
+    batch = GuidedBatch(0, np.arange(1), total=1, common=0, guidance=guidance, importance=None)
+    chosen = [DGS.columns(method, SimpleNamespace(batch=batch)).tolist() for _ in range(2)]  # type: ignore
+    assert chosen[0] == chosen[1] == sorted(set(chosen[0]))
+    assert len(chosen[0]) == width // 2
+    assert set(best) <= set(chosen[0])
+    assert 30 <= sum(column < width // 2 for column in chosen[0]) <= 70
 
 
 def test_batches_ahead_are_guided_later(outcomes: dict[str, list[RankOutcome]]) -> None:

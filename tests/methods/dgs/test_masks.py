@@ -334,11 +334,15 @@ def test_when_it_ends() -> None:
     assert next(asked) == 5
     soon = explain(model, graph, MaskOptions(threshold=1e9))
     assert soon is not None
-    assert soon.steps == 1
+    assert (soon.steps, soon.moved) == (1, False)
     assert torch.equal(soon.features, torch.full((WIDTH,), 0.5))
     full = explain(model, graph, MaskOptions(explain_steps=7, threshold=0))
     assert full is not None
     assert full.steps == len(full.losses) == 7
+    for options in ({"explain_steps": 1, "threshold": 0}, {"threshold": full.divergences[0] * 0.999}):
+        moved = masks_of(explain(model, graph, MaskOptions(**options)))
+        assert moved.moved
+        assert not torch.equal(moved.features, soon.features)
 
 
 def test_no_remote_nodes() -> None:
