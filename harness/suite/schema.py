@@ -383,6 +383,9 @@ class Suite(Spec):
     interleave: bool = Field(
         False, description="repeats in rounds: all trials once, then all again in the reverse order, and so on"
     )
+    references: bool = Field(
+        False, description="run exact training of each method's settings and batch, too: its convergence is held to it"
+    )
     device: Annotated[Literal["auto", "cpu", "cuda"], BeforeValidator(cuda_for_gpu)] = Field(
         "auto", description="auto: cuda where torch sees a GPU; gpu: cuda"
     )
