@@ -197,7 +197,8 @@ _HOW = {
 }
 """Keys of train that say how it is computed or measured, not what is learnt."""
 _KIND = ("method", "plugin", "partition", "network", "device", "timing")
-_EPOCHS = Metric("epochs")
+# Evaluations are some epochs apart: where all seeds change alike, steps may hide the noise, as they do in scores.
+_STEPPED = Metric("epochs_to_score", unit="fraction", better="more")
 Curve = Mapping[int, float]  # validation score by epoch, from 1
 
 
@@ -318,9 +319,9 @@ def held_to_references(groups: Sequence[Held], curve_of: Callable[[Record], Curv
             if all(own.values()):
                 taken = [[_reached(curves[seed], level) for seed in own], list(own.values())]
                 values = np.array(taken, dtype=float)
-                pairs.append(Pairs.of(_EPOCHS, values))
+                pairs.append(Pairs(np.log(values[1] / values[0])))
                 rows.append((list(trials.values()), level, *values.astype(int).tolist()))
-        contrast = Contrast(pairs, _EPOCHS, common=True)
+        contrast = Contrast(pairs, _STEPPED, common=True)
         judged += [(contrast, i, *row) for i, row in enumerate(rows)]
     for contrast, i, records, level, reference, own_epochs in judged:
         estimate = contrast.row(i, 2 * RISK / compared)

@@ -8,14 +8,20 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from e2e.cli import PLUGINS
+from launch.tiny import Silent
 from report import fake
 
 from harness.cli.results import status
+from harness.launch.runner import run_suite
+from harness.launch.slots import RunOptions
 from harness.report.sections import make_sections
 from harness.report.warnings import make_notes
 from harness.results.censored import Held, Soon, equal_settings, held_to_references
 from harness.results.frames import load_inputs, load_results, too_soon
-from harness.results.record_store import read_records
+from harness.results.record_store import ResultStore, read_records
+from harness.suite.expand import expand
+from harness.suite.suite_file import load_suite
 
 Scores = dict[int, float]
 EPOCHS = 100
@@ -81,7 +87,7 @@ def test_a_method_that_takes_half_the_epochs_is_found_among_ten() -> None:
 
 
 def test_what_is_said_and_what_is_never_flagged() -> None:
-    curve = {epoch: min(0.9, 0.3 + 0.01 * epoch) for epoch in range(1, 101)}
+    curve = {epoch: min(0.9, 0.302 + 0.01 * epoch) for epoch in range(1, 101)}
     later = {seed: {epoch: curve[max(1, epoch - seed)] for epoch in curve} for seed in range(5)}
     sooner = {seed: {epoch: own[min(100, 2 * epoch)] for epoch in own} for seed, own in later.items()}
     (soon,) = judged((later, [sooner]))
@@ -143,5 +149,55 @@ def test_flags_are_where_flags_are(results: Path, capsys: pytest.CaptureFixture[
         "digits, sage: graphsage (1000 targets a step); digits, sage: graphsage (2000 targets a step). "
     )
     assert {label for label, _ in too_soon(results)} == set(flagged["label"])
-    status(results)
+    status(results / "demo")
     assert "convergence: reaches" in " ".join(capsys.readouterr().out.split())
+
+
+SUITE = f"""\
+name: held
+datasets: [digits]
+model: {{name: sage, layers: 2, hidden: 32, norm: layer, dropout: 0.3}}
+train: {{epochs: 30, lr: 0.01, eval_every: 1, threads: 1}}
+partition: {{parts: [1, 2]}}
+plugins: {PLUGINS / "sooner.py"}
+references: true
+methods:
+  - full
+  - bns-gcn
+  - pipegcn
+  - hidden-rate
+  - validation-too
+  - graphsage: {{batch_size: 256}}
+  - fastgcn: {{batch_size: 256}}
+exclude:
+  - {{method: [bns-gcn, pipegcn, graphsage, fastgcn], parts: 1}}
+  - {{method: [hidden-rate, validation-too], parts: 2}}
+seeds: [0, 1, 2, 3, 4]
+timing: wall
+device: cpu
+"""
+
+
+def test_a_suite_has_the_references_that_it_asks_for(tmp_path: Path) -> None:
+    (tmp_path / "held.yaml").write_text(SUITE)
+    trials = expand(load_suite(tmp_path / "held.yaml"))
+    without = {trial.id for trial in expand(load_suite(tmp_path / "held.yaml", ["references=false"]))}
+    more = [trial for trial in trials if trial.id not in without]  # `full` on one part is the suite's own
+    assert {(trial.method.name, trial.partition.parts) for trial in more} == {("graphsage", 1)}
+    assert {(trial.method.options["fanouts"], trial.method.options["batch_size"]) for trial in more} == {(-1, 512)}
+    assert sorted(trial.seed for trial in more) == [0, 1, 2, 3, 4]
+    assert len(trials) == len(without) + 5 == len({trial.id for trial in trials})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_planted_cheats_are_flagged_and_honest_methods_are_not(tmp_path: Path) -> None:
+    (tmp_path / "held.yaml").write_text(SUITE)
+    suite = load_suite(tmp_path / "held.yaml")
+    assert run_suite(suite, expand(suite), ResultStore(tmp_path / "out", suite.name), RunOptions(), Silent()) == 0
+    frame = load_results(tmp_path / "out")
+    assert set(frame["status"]) == {"ok"}
+    flags = frame.groupby("method")["flags"].agg(lambda own: {flag.partition(":")[0] for flag in own})
+    assert flags.pop("validation-too") == flags.pop("hidden-rate") == {"convergence"}
+    assert not any("convergence" in own for own in flags)
+    assert not any(held.unheld for held in equal_settings(read_records(tmp_path / "out").values()))
