@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -235,14 +235,19 @@ def _show(directory: Path, state: SuiteState, silent: frozenset[str], most: int)
     if len(bad) > most:
         typer.echo(f"and {len(bad) - most} more that failed (--failed N)")
     flags = [(each.label, flag) for each in state.ended for flag in each.flags]
-    if len({each.config.get("seed") for each in state.ended}) > 1:
-        from harness.results.frames import too_soon  # pandas, which takes a while
-
-        flags += too_soon(directory)
-    if flags:
+    if flags := [*flags, *flagged_together(directory, {each.config.get("seed") for each in state.ended})]:
         table(["flagged", "what"], flags[:FLAGS])
     if len(flags) > FLAGS:
         typer.echo(f"and {len(flags) - FLAGS} more flags, in the records and the report")
+
+
+def flagged_together(directory: Path, seeds: Collection[object]) -> list[tuple[str, str]]:
+    """Return label and flag of what only several trials of a suite show, of results of so many seeds."""
+    if len(seeds) < 2:
+        return []
+    from harness.results.frames import too_soon  # pandas, which takes a while
+
+    return too_soon(directory)
 
 
 def _cells(info: RunnerInfo) -> tuple[str, str, str, str]:
