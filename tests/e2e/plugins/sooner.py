@@ -36,7 +36,7 @@ class ValidationToo(Full):
 
 
 class HiddenRate(Full):
-    """Takes three times the suite's learning rate."""
+    """Takes five times the suite's learning rate."""
 
     name = "hidden-rate"
     exact = None
@@ -45,5 +45,5 @@ class HiddenRate(Full):
     def steps(self, epoch: int) -> Iterator[Step]:
         for optimizer in (each for each in gc.get_objects() if isinstance(each, torch.optim.Optimizer)):
             for group in optimizer.param_groups:
-                group["lr"] *= 3
+                group["lr"] *= 5
         yield from super().steps(epoch)
