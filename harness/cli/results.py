@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -219,10 +219,10 @@ def status(
         except KeyboardInterrupt:  # the run goes on, only its picture ends
             raise typer.Exit(130) from None
     for one in watches:
-        _show(one.state(), one.silent(), failed)
+        _show(one.directory, one.state(), one.silent(), failed)
 
 
-def _show(state: SuiteState, silent: frozenset[str], most: int) -> None:
+def _show(directory: Path, state: SuiteState, silent: frozenset[str], most: int) -> None:
     typer.echo(f"{state.name}: {summary(state)}")
     rows = [(*_cells(info)[:3], "silent: lost?" if info.id in silent else info.doing) for info in state.running]
     if rows:
@@ -234,10 +234,20 @@ def _show(state: SuiteState, silent: frozenset[str], most: int) -> None:
         table(["failed", "status", "reason"], [(each.label, each.status, each.reason or "") for each in bad[:most]])
     if len(bad) > most:
         typer.echo(f"and {len(bad) - most} more that failed (--failed N)")
-    if flags := [(each.label, flag) for each in state.ended for flag in each.flags]:
+    flags = [(each.label, flag) for each in state.ended for flag in each.flags]
+    if flags := [*flags, *flagged_together(directory, {each.config.get("seed") for each in state.ended})]:
         table(["flagged", "what"], flags[:FLAGS])
     if len(flags) > FLAGS:
         typer.echo(f"and {len(flags) - FLAGS} more flags, in the records and the report")
+
+
+def flagged_together(directory: Path, seeds: Collection[object]) -> list[tuple[str, str]]:
+    """Return label and flag of what only several trials of a suite show, of results of so many seeds."""
+    if len(seeds) < 2:
+        return []
+    from harness.results.frames import too_soon  # pandas, which takes a while
+
+    return too_soon(directory)
 
 
 def _cells(info: RunnerInfo) -> tuple[str, str, str, str]:

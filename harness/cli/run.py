@@ -74,7 +74,7 @@ def run(
     Exit code: 0 all ok or skipped, 1 some trials failed, 2 a mistake in the suite or the command, 130 interrupted.
     """
     from harness.cli.progress import Lines
-    from harness.cli.results import live
+    from harness.cli.results import flagged_together, live
     from harness.launch.executors import Submission, executor_of, require_named_device
     from harness.launch.executors.local import jobs_here
     from harness.launch.planner import outdated, require_means
@@ -118,6 +118,8 @@ def run(
     counts = Counter(finished[trial.id] for trial in trials if trial.id in finished)
     typer.echo("")
     table(["status", "trials"], sorted(counts.items()))
+    for label, flag in flagged_together(store.directory, {trial.seed for trial in trials}):
+        typer.echo(f"flagged: {label}: {flag}")
     typer.echo(f"results: {store.directory}")
     if report:
         from harness.launch.hardware import cores

@@ -17,6 +17,7 @@ from harness.report.table import Cell, Group, Row, Table
 from harness.report.values import values_of
 from harness.report.variants import Variant
 from harness.report.views.sampling import full_of, sent_by_sampled
+from harness.results.censored import equal_settings
 from harness.results.frames import RecordKey, ResultInputs
 from harness.results.record import flatten
 from harness.results.stats import ENOUGH, MISSING, NOISY, byte_unit, join_unique, significant, text, trials
@@ -173,7 +174,7 @@ def make_notes(inputs: ResultInputs, sections: list[Section]) -> list[Note]:
     ]  # fmt: skip
     return [
         *notes, *_boundary_notes(inputs, sections), *_sampling_notes(sections), *_topology_notes(sections),
-        *_method_warnings(inputs), *_environment_notes(inputs),
+        *_method_warnings(inputs), *_environment_notes(inputs), *_reference_notes(inputs),
     ]  # fmt: skip
 
 
@@ -294,6 +295,15 @@ def _environment_notes(inputs: ResultInputs) -> Iterable[Note]:
         yield Note("Trials ran in different environments:", f"they differ in {', '.join(differing)}.")
     if any("dirty" in key and "true" in values for key, values in seen.items()):
         yield Note("Uncommitted changes:", "some trials ran from a working tree that differs from its commit.")
+
+
+def _reference_notes(inputs: ResultInputs) -> Iterable[Note]:
+    """Name the methods whose convergence is held against no exact training."""
+    if unheld := join_unique(held.unheld for held in equal_settings(inputs.records.values())).replace("), ", "); "):
+        yield Note(
+            "No reference of convergence:",
+            f"{unheld}. `harness run SUITE --set references=true` trains it, where options say the batch.",
+        )
 
 
 def unclaimed_notes(inputs: ResultInputs, known: Container[str]) -> Iterable[Note]:

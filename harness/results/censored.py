@@ -1,21 +1,25 @@
 """Times to a target of trials of which some never reach it: medians, shares, who is ahead, performance profiles.
 
 A trial that does not reach the target within its budget is censored there: all that is known is that it takes longer.
+Epochs to the score of exact training show who learns sooner than exact training can (`held_to_references`).
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.stats import CensoredData, binomtest, ecdf
 
-from harness.results.contrast import doubt, holm, shrunken
-from harness.results.stats import CONFIDENCE, Interval
+from harness.metrics import Metric
+from harness.results.contrast import RISK, WORTH_POINTS, Contrast, Pairs, doubt, holm, mean_reach, shrunken
+from harness.results.record import Record
+from harness.results.stats import CONFIDENCE, Interval, Values, join_unique, mean
 
 R_MAX = 4.0
 """Up to which factor a performance profile is integrated (AlgoPerf, Dahl et al., 2023, section 4.3)."""
@@ -168,3 +172,148 @@ def profiles(medians: Mapping[str, Mapping[str, float | None]]) -> dict[str, Pro
         without = {name: score([r for other, r in ratios.items() if other != name]) for name in known}
         found[method] = Profile(tuple(finite), shares, score(list(ratios.values())), without)
     return found
+
+
+CONVERGENCE = "convergence"
+SEEDS = 3
+"""Fewest seeds, of both sides, from which epochs to a score are compared: fewer show nothing of how they scatter."""
+_HOW = {
+    *("threads", "cores", "spmm", "products", "warmup", "checkpoint", "checksum_every", "evaluation_mib"),
+    *("cuda_graphs", "sampled_eval"),
+}
+"""Keys of train that say how it is computed or measured, not what is learnt."""
+_KIND = ("method", "plugin", "partition", "network", "device", "timing")
+# Evaluations are some epochs apart: where all seeds change alike, steps may hide the noise, as they do in scores.
+_STEPPED = Metric("epochs_to_score", unit="fraction", better="more")
+Curve = Mapping[int, float]  # validation score by epoch, from 1
+
+
+@dataclass
+class Held:
+    """Trials of equal settings: of each method by seed, and of exact training, the reference, by seed.
+
+    `batch`: of all ranks together, as text.
+    """
+
+    batch: str
+    reference: dict[int, Record] = field(default_factory=dict)
+    methods: dict[str, dict[int, Record]] = field(default_factory=dict)
+
+    @property
+    def unheld(self) -> str:
+        """Data set, model, methods and batch, if methods have enough seeds and the reference has not; else ""."""
+        some = [next(iter(own.values())).config for own in self.methods.values() if len(own) >= SEEDS]
+        if not some or len(self.reference) >= SEEDS:
+            return ""
+        names = join_unique(config["method"]["name"] for config in some)
+        return f"{some[0]['dataset']['name']}, {some[0]['model']['name']}: {names} ({self.batch})"
+
+
+@dataclass(frozen=True)
+class Soon:
+    """Epochs to a score of a method and of exact training, by common seed: `sure`, that the method's are fewer."""
+
+    level: float
+    own: Sequence[int]
+    reference: Sequence[int]
+    sure: bool
+
+    def __str__(self) -> str:
+        first, last = (_mean_text(epochs) for epochs in (self.own, self.reference))
+        return (
+            f"reaches a validation score of {self.level:.4g} after {first} epochs, exact training (its reference) "
+            f"after {last} (means of {len(self.own)} seeds each)"
+        )
+
+
+def _mean_text(epochs: Values) -> str:
+    """Write the mean of numbers of epochs with its 95 % interval."""
+    centre, reach = mean(epochs) or 0.0, mean_reach(epochs, 1 - CONFIDENCE) or 0.0
+    return f"{centre:.3g} [{max(1.0, centre - reach):.3g}, {centre + reach:.3g}]"
+
+
+def equal_settings(records: Iterable[Record]) -> list[Held]:
+    """Group trials that ended well by data set, model, training and batch: what a method's convergence may depend on.
+
+    The reference of full-graph methods is their baseline, at any number of parts, since it is exact; of mini-batch
+    methods their baseline in one process with all neighbours. A baseline from a plugin is none. Trials of a search, and
+    repeats, are left out.
+    """
+    found: dict[str, Held] = {}
+    for record in sorted(records, key=lambda each: (each.config["partition"]["parts"], each.started)):
+        config = record.config
+        if record.status != "ok" or config.get("tuning") or config.get("repeat"):
+            continue
+        train = {key: value for key, value in config["train"].items() if key not in _HOW}
+        if not train.get("stop_at_target"):
+            train.pop("target", None)
+        settings = config["dataset"], record.dataset.get("fingerprint"), config["model"], train
+        exact, batches = _is_reference(record), _batches(record)
+        for batch in batches if exact else batches[:1]:
+            key = json.dumps([*settings, batch], sort_keys=True, default=str)
+            held = found.setdefault(key, Held(batch))
+            kind = json.dumps([config.get(name) for name in _KIND], sort_keys=True, default=str)
+            own = held.reference if exact else held.methods.setdefault(kind, {})
+            own.setdefault(int(config["seed"]), record)
+    return list(found.values())
+
+
+def _batches(record: Record) -> list[str]:
+    """Return how many targets a step has, as it was asked for; of mini-batches how many steps an epoch has, too."""
+    from harness.results.frames import declared_by
+
+    options, steps = record.config["method"].get("options") or {}, record.result.get("steps")
+    if declared_by(record).get("family") != "mini-batch" or options.get("batch_size") == 0:
+        return ["all training nodes a step"]
+    asked = options.get("batch_size")
+    targets = [f"{asked * record.config['partition']['parts']} targets a step"] if isinstance(asked, int) else []
+    return [*targets, f"{steps or 0:.0f} steps an epoch"]
+
+
+def _is_reference(record: Record) -> bool:
+    from harness.results.frames import declared_by, is_baseline
+
+    config, declared = record.config, declared_by(record)
+    options, family = config["method"].get("options") or {}, str(declared.get("family"))
+    if config.get("plugin") or not is_baseline(declared, options, family):
+        return False
+    fanouts = options.get("fanouts")
+    whole = config["partition"]["parts"] == 1 and {*(fanouts if isinstance(fanouts, list) else [fanouts])} == {-1}
+    return family == "full-graph" or whole
+
+
+def held_to_references(groups: Sequence[Held], curve_of: Callable[[Record], Curve]) -> list[tuple[list[Record], Soon]]:
+    """Compare the epochs in which methods reach the score of exact training with those that it takes; by method.
+
+    The score is 1 point below the least of what the reference's seeds reach. Logarithms of ratios seed by seed are
+    judged as in `Contrast`, one-sided; that any of all methods that learn as exact training does is called sooner has a
+    chance of 5 % at most (Bonferroni). A method with a trial that does not reach the score is not sooner.
+    """
+    found: list[tuple[list[Record], Soon]] = []
+    judged: list[tuple[Contrast, int, list[Record], float, list[int], list[int]]] = []
+    compared = 0
+    for held in groups:
+        curves = {seed: curve for seed, record in held.reference.items() if (curve := curve_of(record))}
+        rivals = [own for own in held.methods.values() if len(own.keys() & curves.keys()) >= SEEDS]
+        if not rivals:
+            continue
+        compared += len(rivals)
+        level = min(max(curve.values()) for curve in curves.values()) - WORTH_POINTS
+        pairs, rows = list[Pairs](), list[tuple[list[Record], float, list[int], list[int]]]()
+        for trials in rivals:
+            own = {seed: _reached(curve_of(trials[seed]), level) for seed in trials.keys() & curves.keys()}
+            if all(own.values()):
+                taken = [[_reached(curves[seed], level) for seed in own], list(own.values())]
+                values = np.array(taken, dtype=float)
+                pairs.append(Pairs(np.log(values[1] / values[0])))
+                rows.append((list(trials.values()), level, *values.astype(int).tolist()))
+        contrast = Contrast(pairs, _STEPPED, most=sum(len(own.sizes) - 1 for own in pairs))
+        judged += [(contrast, i, *row) for i, row in enumerate(rows)]
+    for contrast, i, records, level, reference, own_epochs in judged:
+        estimate = contrast.row(i, 2 * RISK / compared)
+        found.append((records, Soon(level, own_epochs, reference, estimate.sure and estimate.size < 0)))
+    return found
+
+
+def _reached(curve: Curve, level: float) -> int | None:
+    return next((epoch for epoch, score in sorted(curve.items()) if score >= level), None)

@@ -14,6 +14,7 @@ import pandas as pd
 
 from harness.errors import UserError
 from harness.metrics import METRICS, STAT, Formula, Metric, from_declared, installed
+from harness.results.censored import CONVERGENCE, Curve, equal_settings, held_to_references
 from harness.results.projection import network_label
 from harness.results.record import EDITED, EPOCHS_FILE, RECORD_FILE, REPEAT, Json, Record, whole_config
 from harness.results.record_store import EPOCH_COLUMNS, read_epochs, read_records
@@ -51,6 +52,34 @@ def edited(places: Iterable[Path]) -> list[str]:
     return [f"{record.label} ({record.trial}): {what}" for record, (key, _, what) in flags if key == EDITED]
 
 
+def too_soon(place: Path) -> list[tuple[str, str]]:
+    """Return label and flag of each trial under a directory that learns sooner than exact training."""
+    found = _latest(read_records(place))
+    flags = _convergence(found)
+    return [(each.label, flags[key]) for each in found.values() if (key := (each.suite, each.trial)) in flags]
+
+
+def _convergence(found: Mapping[Path, Record]) -> dict[RecordKey, str]:
+    """Return the flag of each trial whose method learns sooner than exact training; see `held_to_references`."""
+    places = {(record.suite, record.trial): place for place, record in found.items()}
+
+    @functools.cache
+    def curve_at(place: Path) -> Curve:
+        epochs = read_epochs(place / EPOCHS_FILE)
+        scored = epochs.dropna(subset=["val_score"]).drop_duplicates("epoch") if "val_score" in epochs else epochs[:0]
+        return {int(epoch) + 1: float(score) for epoch, score in zip(scored["epoch"], scored["val_score"], strict=True)}
+
+    held = held_to_references(
+        equal_settings(found.values()), lambda record: curve_at(places[record.suite, record.trial])
+    )
+    return {
+        (record.suite, record.trial): f"{CONVERGENCE}: {soon}"
+        for records, soon in held
+        if soon.sure
+        for record in records
+    }
+
+
 def _latest(found: Mapping[Path, Record]) -> dict[Path, Record]:
     """Return one record a trial, by directory: of copies, and reruns, the one that started last."""
     last: dict[RecordKey, tuple[Path, Record]] = {}
@@ -63,7 +92,10 @@ def _latest(found: Mapping[Path, Record]) -> dict[Path, Record]:
 
 def _results(found: Mapping[Path, Record]) -> pd.DataFrame:
     ordered = sorted(found.items(), key=lambda each: (each[1].suite, each[1].started, each[1].trial))
-    rows = [row_of(record) for _, record in ordered]
+    rows, sooner = [row_of(record) for _, record in ordered], _convergence(found)
+    for row in rows:
+        if (flag := sooner.get((row["suite"], row["trial"]))) is not None:
+            row["flags"] = "; ".join(filter(None, (row["flags"], flag)))
     columns = dict.fromkeys([*METRICS, *(key for row in rows for key in row)])
     numbers = [column for column in columns if column not in METRICS or METRICS[column].value == "number"]
     for (place, _), row in zip(ordered, rows, strict=True):

@@ -107,11 +107,36 @@ def expand(
             raise suite.source.error(("partition", "file"), f"two partition files are named '{name}'", "rename one")
     if checked.errors:
         raise gather(checked.errors)
+    if suite.references:
+        trials |= {exact.id: exact for each in list(trials.values()) if (exact := _reference(suite, each))}
     _check_together(suite, list(trials.values()))
     for i in sorted(idle):
         report(str(suite.source.error(("exclude", i), "excludes no trial of the suite")))
     runs = [trial.model_copy(update={"repeat": k}) for trial in trials.values() for k in range(suite.repeat)]
     return in_turns(runs) if suite.interleave else runs
+
+
+def _reference(suite: Suite, trial: TrialConfig) -> TrialConfig | None:
+    """Return exact training in one process with a trial's settings and batch: what its convergence is held against.
+
+    None where the method's options do not say how many targets a step has.
+    """
+    from harness.runtime.method import METHODS
+
+    family = suite.catalogue().find(METHODS, trial.method.name).value.family
+    size, options = trial.method.options.get("batch_size"), dict[str, Any]()
+    if family == "full-graph" or size == 0:
+        family = "full-graph"
+    elif isinstance(size, int):
+        options = {"fanouts": -1, "batch_size": size * trial.partition.parts}
+    else:
+        return None
+    baselines = ((name, METHODS.load(name)) for name in METHODS.names())
+    name, found = next((n, each) for n, each in baselines if each.baseline is not None and each.family == family)
+    method = MethodSpec(name=name, options=found.Options(**options).model_dump(mode="json"))
+    plugins = {kind: source for kind, source in trial.plugins.items() if kind != "partitioner"}
+    alone = {"partition": PartitionSpec(parts=1), "network": None, "plugin": None, "plugins": plugins, "shared": {}}
+    return trial.model_copy(update={"method": method, **alone})
 
 
 def _check_together(suite: Suite, trials: Sequence[TrialConfig]) -> None:

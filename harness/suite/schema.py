@@ -387,6 +387,9 @@ class Suite(Spec):
         description="methods in turns: all trials with one seed, then all with the next in the reverse order, and "
         "so on for repeats; false: seeds and repeats of a trial one after the other",
     )
+    references: bool = Field(
+        False, description="run exact training of each method's settings and batch, too: its convergence is held to it"
+    )
     device: Annotated[Literal["auto", "cpu", "cuda"], BeforeValidator(cuda_for_gpu)] = Field(
         "auto", description="auto: cuda where torch sees a GPU; gpu: cuda"
     )
