@@ -108,7 +108,7 @@ def expand(
     if checked.errors:
         raise gather(checked.errors)
     if suite.references:
-        trials |= {trial.id: trial for each in list(trials.values()) if (trial := _reference(suite, each))}
+        trials |= {own.id: own for each in list(trials.values()) if (own := _reference(suite, each))}
     _check_together(suite, list(trials.values()))
     for i in sorted(idle):
         report(str(suite.source.error(("exclude", i), "excludes no trial of the suite")))
