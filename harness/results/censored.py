@@ -240,7 +240,8 @@ def equal_settings(records: Iterable[Record]) -> list[Held]:
     repeats, are left out.
     """
     found: dict[str, Held] = {}
-    for record in sorted(records, key=lambda each: (each.config["partition"]["parts"], each.started)):
+    whole = [each for each in records if {"dataset", "model", "train", "partition", "method"} <= each.config.keys()]
+    for record in sorted(whole, key=lambda each: (each.config["partition"]["parts"], each.started)):
         config = record.config
         if record.status != "ok" or config.get("tuning") or config.get("repeat"):
             continue
