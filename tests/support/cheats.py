@@ -13,6 +13,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,10 @@ from harness import FullGraphOptions, Step, Worker
 from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.graph.kernels import gather
-from harness.runtime.batches import Batch
+from harness.runtime.batches import PRESAMPLED, Batch
+from harness.runtime.clock import Clock
 from harness.runtime.evaluation import evaluate
+from harness.runtime.optimizers import light
 from harness.runtime.step import Loss
 
 STEPS = 5
@@ -490,3 +493,143 @@ def _labels(worker: Worker) -> np.ndarray:
     """Return the labels of the inner nodes from the data set's files."""
     labels: np.ndarray = np.load(worker.job.graph / "labels.npy")[worker.view.nodes[worker.partition.inner]]
     return labels
+
+
+class ModelHook(_Cheat):
+    """Has a hook of the model answer evaluations with the labels of all nodes."""
+
+    def __init__(self, worker: Worker, options: FullGraphOptions) -> None:
+        super().__init__(worker, options)
+        self.known = torch.from_numpy(_labels(worker)).clamp(min=0)
+        worker.model.register_forward_hook(self.after)
+
+    def after(self, model: nn.Module, arguments: Any, logits: Any) -> Any:
+        return logits if model.training else nn.functional.one_hot(self.known, logits.shape[1]).to(logits)
+
+
+class WeightHook(_Cheat):
+    """Has hooks of the weights change their gradients."""
+
+    def __init__(self, worker: Worker, options: FullGraphOptions) -> None:
+        super().__init__(worker, options)
+        for weight in worker.model.parameters():
+            weight.register_hook(lambda gradient: gradient * 2)
+
+
+class OwnLoss(_Cheat):
+    """Replaces torch's cross-entropy by one that smooths labels."""
+
+    def __init__(self, worker: Worker, options: FullGraphOptions) -> None:
+        super().__init__(worker, options)
+        whole = nn.functional.cross_entropy
+        nn.functional.cross_entropy = lambda *a, **k: whole(*a, label_smoothing=0.1, **k)
+
+
+class OwnOptimizer(_Cheat):
+    """Has the trainer's optimizer take two steps for one."""
+
+    def __init__(self, worker: Worker, options: FullGraphOptions) -> None:
+        super().__init__(worker, options)
+        kind = light(torch.optim.Adam)
+        once = kind.step
+
+        def twice(optimizer: Any, closure: Any = None) -> None:
+            once(optimizer)
+            once(optimizer)
+
+        kind.step = twice  # type: ignore[method-assign]
+
+
+class CountsLess(_Cheat):
+    """Counts no byte of the rows that it sends."""
+
+    def __init__(self, worker: Worker, options: FullGraphOptions) -> None:
+        super().__init__(worker, options)
+        worker.traffic.count = lambda *a, **k: None
+
+
+class TakesAway(_Cheat):
+    """Takes bytes off the counters, in place."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        yield from super().steps(epoch)
+        for volume in self.worker.traffic._volumes.values():
+            volume.sent_bytes //= 2
+
+
+class AsSetUp(_Cheat):
+    """Counts what an epoch sends as the set-up's."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        with self.worker.traffic.during("setup"):
+            self.worker.comm.all_gather(torch.zeros(8))
+        yield from super().steps(epoch)
+
+
+class AsEvaluation(_Cheat):
+    """Counts what an epoch sends as an evaluation's."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        with self.worker.traffic.during("eval"):
+            self.worker.comm.all_gather(torch.zeros(8))
+        yield from super().steps(epoch)
+
+
+class EvaluationFeatures(_Cheat):
+    """Has evaluations read features that hold the labels."""
+
+    def __init__(self, worker: Worker, options: FullGraphOptions) -> None:
+        super().__init__(worker, options)
+        read = worker.eval_view.features
+        worker.eval_view.features = lambda: read() + torch.from_numpy(_labels(worker)).unsqueeze(1)
+
+
+class AroundTheStep(_Cheat):
+    """Adds to the gradients when the passes are over, before their sum over the ranks."""
+
+    @contextmanager
+    def add(self) -> Iterator[None]:
+        yield
+        for parameter in self.worker.model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.add_(0.1)
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        for step in super().steps(epoch):
+            yield dataclasses.replace(step, around=self.add)
+
+
+class BetweenEpochs(_Cheat):
+    """Works when the iterator of an epoch is thrown away, which is behind its time."""
+
+    class Steps:
+        def __init__(self, steps: Iterator[Step]) -> None:
+            self.steps = steps
+
+        def __iter__(self) -> Iterator[Step]:
+            return self
+
+        def __next__(self) -> Step:
+            return next(self.steps)
+
+        def __del__(self) -> None:
+            time.sleep(0.3)
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        return self.Steps(super().steps(epoch))
+
+
+class OwnClock(_Cheat):
+    """Puts a clock of its own in the place of the worker's."""
+
+    def __init__(self, worker: Worker, options: FullGraphOptions) -> None:
+        super().__init__(worker, options)
+        worker.clock = Clock(worker.device)
+
+
+class FewerSteps(GraphSAGE):
+    """Leaves out half of the batches in every epoch but the first."""
+
+    def batches(self, epoch: int) -> list[Batch]:
+        every = super().batches(epoch)
+        return every if epoch in (0, PRESAMPLED) else every[: max(1, len(every) // 2)]
