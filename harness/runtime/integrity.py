@@ -82,8 +82,8 @@ class Originals:
         self._hidden: list[tuple[Any, frozenset[str]]] = []  # objects, and methods that no attribute may hide
         self._keep(torch.distributed, {name: getattr(torch.distributed, name) for name in _COLLECTIVES})
         self._keep(torch.nn.Module, vars(torch.nn.Module))
-        for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD):
-            made = light(kind)([torch.nn.Parameter(torch.zeros(1))], lr=0)  # torch completes the class of a first one
+        for optimizer in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD):
+            made = light(optimizer)([torch.nn.Parameter(torch.zeros(1))], lr=0)  # torch completes the class of a first one
             self._keep(type(made), vars(type(made)))
         for module in [sys.modules[name] for name in _MODULES if name in sys.modules]:
             self._keep(module, {name: value for name, value in vars(module).items() if callable(value)})
@@ -378,7 +378,11 @@ def _rows(rows: Tensor, at: list[int]) -> Tensor:
     return rows.detach()[upload(np.array(at), rows.device)]  # a step does not wait for a GPU
 
 
-LATE, LATE_S, LEAST_S = 0.2, 0.02, 0.3  # share of the epochs' time, seconds each, and in all, that may pass between them
+LATE, LATE_S, LEAST_S = (
+    0.2,
+    0.02,
+    0.3,
+)  # share of the epochs' time, seconds each, and in all, that may pass between them
 FEW = 100  # training nodes of an epoch that draws them, from which on a quarter of the usual number is no chance
 
 
