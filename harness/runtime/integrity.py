@@ -1,6 +1,7 @@
 """Integrity: checks that a trial trains the suite's model from its seed, on training nodes, in the trainer's steps.
 
-A broken rule makes the trial `invalid`, with one line; docs/integrity.md is the table of the rules.
+A broken rule makes the trial `invalid`, with one line; what an honest method may do, too, is a flag. docs/integrity.md
+is the table of both.
 """
 
 from __future__ import annotations
@@ -78,12 +79,12 @@ class Originals:
     """
 
     def __init__(self) -> None:
-        self._known: list[tuple[Any, Callable[[Any], tuple[Any, ...]], tuple[Any, ...]]] = []
+        self._known: list[tuple[Any, Callable[[Any], tuple[Any, ...]], tuple[int, ...], tuple[Any, ...]]] = []
         self._hidden: list[tuple[Any, frozenset[str]]] = []  # objects, and methods that no attribute may hide
         self._keep(torch.distributed, {name: getattr(torch.distributed, name) for name in _COLLECTIVES})
         self._keep(torch.nn.Module, vars(torch.nn.Module))
         for optimizer in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD):
-            made = light(optimizer)([torch.nn.Parameter(torch.zeros(1))], lr=0)  # torch completes the class of a first one
+            made = light(optimizer)([torch.nn.Parameter(torch.zeros(1))], lr=0)  # the first one completes the class
             self._keep(type(made), vars(type(made)))
         for module in [sys.modules[name] for name in _MODULES if name in sys.modules]:
             self._keep(module, {name: value for name, value in vars(module).items() if callable(value)})
@@ -103,9 +104,9 @@ class Originals:
 
     def replaced(self) -> str | None:
         """Return the name of something that is another one now; None if nothing is."""
-        for owner, read, values in self._known:
+        for owner, read, ids, _ in self._known:
             try:
-                same = all(map(_is, read(vars(owner)), values))
+                same = tuple(map(id, read(vars(owner)))) == ids
             except KeyError:
                 same = False
             if not same:
@@ -122,11 +123,8 @@ class Originals:
 
     def _keep(self, owner: Any, attributes: Mapping[str, Any]) -> None:
         if len(attributes) > 1:  # of one name, itemgetter returns no tuple
-            self._known.append((owner, itemgetter(*attributes), tuple(attributes.values())))
-
-
-def _is(one: Any, other: Any) -> bool:
-    return one is other
+            values = tuple(attributes.values())  # kept, so that nothing else gets their identities
+            self._known.append((owner, itemgetter(*attributes), tuple(map(id, values)), values))
 
 
 def _contents(rows: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
