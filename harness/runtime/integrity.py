@@ -395,7 +395,7 @@ class EpochAccount:
         self._train_total = worker.train_total
         total = 2 * (worker.world - 1) * reduced * worker.dtype.itemsize
         self._share = total // worker.world + (worker.rank < total % worker.world)  # see `Communicator.all_reduce`
-        self.beside_s = 0.0  # seconds since the last epoch that are an evaluation's or a checkpoint's
+        self.apart_s = 0.0  # seconds since the last epoch that are an evaluation's or a checkpoint's
         self.begins()
 
     def begins(self) -> None:
@@ -405,7 +405,7 @@ class EpochAccount:
     def epoch_begins(self) -> float:
         """Return the seconds since the last epoch that were no evaluation, check or checkpoint."""
         worker = self._worker
-        between_s = perf_counter() - self._ended - self.beside_s - (self._checks() - self._checks_s)
+        between_s = perf_counter() - self._ended - self.apart_s - (self._checks() - self._checks_s)
         self._model, self._eval = worker.traffic.sent()["model"], self._sent("eval")
         return max(0.0, between_s)
 
@@ -413,7 +413,7 @@ class EpochAccount:
         """Return the rule that the epoch, of so many steps, broke."""
         if self._sent("eval") != self._eval:
             self._report.flag("scope", "bytes that were sent in epochs were counted as evaluations'")
-        self._ended, self.beside_s, self._checks_s = perf_counter(), 0.0, self._checks()
+        self._ended, self.apart_s, self._checks_s = perf_counter(), 0.0, self._checks()
         if self._sent("setup") != self._of_set_up:
             return SCOPE
         return SUMS if self._worker.traffic.sent()["model"] - self._model < steps * self._share else None

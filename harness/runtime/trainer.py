@@ -359,7 +359,7 @@ class Trainer:
             with spans("sampled eval"):
                 sampled = self.method.sampled_scores() if self.spec.sampled_eval else {}
         row["eval_s"] = time.perf_counter() - start
-        self.epochs.beside_s += row["eval_s"]
+        self.epochs.apart_s += row["eval_s"]
         self.integrity.unchanged(self.worker.model, EVALUATION)
         self.eval_s += row["eval_s"]
         row |= {f"{split}_score": score for split, score in scores.items()}
@@ -461,7 +461,7 @@ class Trainer:
                 checkpoints.write(done, state)
             except OSError as error:
                 self.report.flag("checkpoint", f"could not be written: {error.strerror or error}")
-        self.epochs.beside_s += time.perf_counter() - start
+        self.epochs.apart_s += time.perf_counter() - start
 
     def resume(self) -> None:
         """Go on from the last checkpoint, if any, as if there had been no other process; every rank must call.
