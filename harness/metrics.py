@@ -312,6 +312,11 @@ def _table() -> Iterable[Metric]:
     steps = ("updates of the weights in an epoch; median over the same epochs as `epoch_time_s` of the slowest rank's "
         "time / them")
     yield Metric("steps", steps, epoch_doc="updates of the weights")
+    yield Metric("trained_rows", "rows that the losses of an epoch read, summed over ranks, mean over all epochs",
+        heading="Rows learnt from", ranks="sum", epochs="all", key="epochs.trained_rows", epoch_doc="of this rank")
+    yield _time("between_s", "from an epoch to the next, without evaluations, checks and checkpoints; mean over all "
+        "epochs, largest of the ranks", "Between epochs", "s/epoch", ranks="max", epochs="all",
+        key="epochs.between_s", epoch_doc="of this rank, before this epoch")
     yield _time("step_time_s", steps, "Time of a step")
     yield _time("reference_s", "what the reference workload took on the machine, nearest to the trial's middle",
         "Reference workload")

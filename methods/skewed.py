@@ -183,6 +183,11 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
         return node_batches(self.worker, epoch, self.options.batch_size)
 
     @property
+    def draws_rows(self) -> bool:
+        """See `Method`."""
+        return self.options.base == "saint"
+
+    @property
     def samples_targets(self) -> bool:
         """See `MiniBatchMethod`."""
         return self.options.base == "ladies"

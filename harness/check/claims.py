@@ -23,7 +23,7 @@ from harness.metrics import PURPOSES
 from harness.models.gnn import GNN
 from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import Bytes, BytesCase
-from harness.runtime.method import Family, Method
+from harness.runtime.method import Family, Method, bytes_apart
 from harness.runtime.run_config import TrainSpec
 
 # As a suite trains: with dropout, in single precision, timed.
@@ -186,18 +186,9 @@ def bytes_differences(method: type[Method[Any]], run: CheckRun, ranks: Result) -
         for outcome in outcomes:
             stats.update(outcome.rows[epoch]["stats"])
         case = replace(case, epoch=epoch, stats=stats, steps=row["steps"])
-        want = _stated(method, run, case)
-        if want is None:
-            continue
-        if isinstance(want, str):
-            found.append(f"{run}, epoch {epoch}: {want}")
-            continue
-        model = 2 * (run.world - 1) * (parameters + 1) * case.itemsize * case.steps
-        wanted = dict.fromkeys(PURPOSES, 0) | want | {"model": model}
         seen = {purpose: sum(o.rows[epoch][f"bytes_{purpose}"] for o in outcomes) for purpose in PURPOSES}
-        apart = [f"{key} {value}, seen {seen.get(key)}" for key, value in wanted.items() if value != seen.get(key)]
-        if apart:
-            found.append(f"{run}, epoch {epoch}: expected {'; '.join(apart)}")
+        if apart := bytes_apart(method, method.Options(**run.options), case, seen, parameters):
+            found.append(f"{run}, epoch {epoch}: expected {apart}")
     return found
 
 

@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 
 from harness.errors import UserError
 from harness.graph.block import Block
-from harness.metrics import Metric, as_declared
+from harness.metrics import PURPOSES, Metric, as_declared
 from harness.registry import Registered, Registry
 from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase, PartSize, uses_torch
 from harness.runtime.optimizers import optimizer_of
@@ -106,6 +106,11 @@ class Method(Registered, ABC, Generic[OptionsT]):
         A line each, in plans and in the record of a trial that ran. The default is nothing.
         """
         return []
+
+    @property
+    def draws_rows(self) -> bool:
+        """Whether the training nodes of an epoch's losses are drawn; if not, each is in one of them at least."""
+        return False
 
     @property
     def reads_from_host(self) -> bool:
@@ -224,6 +229,35 @@ def case_of(worker: Worker) -> MemoryCase:
         torch_engine=uses_torch(train.spmm, worker.device.type),
         threads=worker.job.threads,
     )
+
+
+def bytes_case_of(worker: Worker, *, epoch: int, steps: int, stats: Mapping[str, float]) -> BytesCase:
+    """Return what the bytes of an epoch of a trial depend on."""
+    meta, train, itemsize = worker.partition.meta, worker.job.config.train, worker.dtype.itemsize
+    return BytesCase(
+        epoch=epoch, parts=worker.world, boundary=sum(row["boundary"] for row in meta["table"][: worker.world]),
+        nodes=meta["nodes"], itemsize=itemsize, message_itemsize=train.message_itemsize, model=worker.model,
+        label_bytes=worker.model.outputs * itemsize if worker.multilabel else 8, weighted=meta["weighted"],
+        steps=steps, stats=stats,
+    )  # fmt: skip
+
+
+def bytes_apart(
+    method: type[Method[Any]], options: Any, case: BytesCase, seen: Mapping[str, int], parameters: int
+) -> str:
+    """Return where the bytes of an epoch, by purpose, are not the method's closed form; "" if it is, or there is none.
+
+    The trainer's own, of so many `parameters`, are added to it.
+    """
+    try:
+        want = method.bytes_per_epoch(options, case)
+    except Exception as error:  # the method's code may raise anything
+        return f"bytes_per_epoch raised {type(error).__name__}: {error}"
+    if want is None:
+        return ""
+    model = 2 * (case.parts - 1) * (parameters + 1) * case.itemsize * case.steps
+    wanted = dict.fromkeys(PURPOSES, 0) | want | {"model": model}
+    return "; ".join(f"{key} {value}, seen {seen.get(key)}" for key, value in wanted.items() if value != seen.get(key))
 
 
 METHODS: Registry[type[Method[Any]]] = Registry(Method)

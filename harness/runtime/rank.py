@@ -24,6 +24,7 @@ import torch
 
 from harness.graph.kernels import loaded
 from harness.runtime.audit import CpuAccount
+from harness.runtime.integrity import Originals
 from harness.runtime.job import STACKS, Job, join_group
 from harness.runtime.method import METHODS
 from harness.runtime.report import RankReport
@@ -42,10 +43,11 @@ def main(arguments: list[str]) -> int:
         torch.set_num_threads(job.threads)
         store = join_group(job, rank, world)
         account = CpuAccount(job.cores, report.flag, audited=job.audit)  # before a plugin's module runs
+        originals = Originals()
         start = time.perf_counter()
         METHODS.load(job.config.method.name, job.config.plugin)  # a rank that was forked has harness's own already
         imported_s = time.perf_counter() - start
-        trainer = set_up(Worker(job, rank, world, report.stage), report, account, imported_s)
+        trainer = set_up(Worker(job, rank, world, report.stage, originals), report, account, imported_s)
         trainer.resume()
         trainer.run()
         del store  # the group, which used it, is done

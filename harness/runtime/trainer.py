@@ -18,7 +18,7 @@ from harness.runtime.checkpoint import Checkpoints
 from harness.runtime.comm import Communicator
 from harness.runtime.counters import outside_heap, trim_heap
 from harness.runtime.evaluation import evaluate, evaluate_in_chunks
-from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SETUP, Inputs, Integrity
+from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SCORED, SETUP, EpochAccount, Inputs, Integrity
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import learning_rate, optimizer_of, schedule_of
 from harness.runtime.report import RankReport, TrialError
@@ -38,8 +38,8 @@ class FlatParameters:
         parameters = list(model.parameters())
         self.values = torch.nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
         # One more element behind the gradients carries the loss, so that every rank knows the loss of all.
-        self._buffer = self.values.new_zeros(self.values.numel() + 1).detach()
-        self.values.grad = self._buffer[:-1]
+        self.buffer = self.values.new_zeros(self.values.numel() + 1).detach()
+        self.values.grad = self.buffer[:-1]
         torch.nn.utils.vector_to_parameters(self.values.data, parameters)
         gradients = self.values.grad.split([parameter.numel() for parameter in parameters])
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -47,13 +47,13 @@ class FlatParameters:
 
     def zero_gradients(self) -> None:
         """Set all gradients to zero, in place."""
-        self._buffer.zero_()
+        self.buffer.zero_()
 
     def reduce(self, comm: Communicator, loss: Tensor) -> Tensor:
         """Sum gradients and loss over the ranks; returns the summed loss, a scalar on the device."""
-        self._buffer[-1] = loss
-        comm.all_reduce(self._buffer, purpose="model")
-        return self._buffer[-1].to(torch.float64, copy=True)
+        self.buffer[-1] = loss
+        comm.all_reduce(self.buffer, purpose="model")
+        return self.buffer[-1].to(torch.float64, copy=True)
 
 
 class EarlyStopping:
@@ -154,14 +154,16 @@ class Trainer:
         job, config = worker.job, worker.job.config
         self.worker, self.report, self.spec = worker, report, config.train
         self.flat = FlatParameters(worker.model)
-        self.integrity = Integrity(worker.model, self.flat.values)
+        self.integrity = Integrity(worker, self.flat.values, self.flat.buffer, report)
         self.account = account or CpuAccount(job.cores, report.flag, audited=job.audit)
-        self.inputs = Inputs(worker)
+        self.inputs = Inputs(worker, report)
+        self.epochs = EpochAccount(worker, report, self.flat.buffer.numel())
         self.network: NetworkAccount | None = None
         if job.audit:
             self.network = NetworkAccount(worker.comm, worker.interface if config.network is not None else None)
         method = METHODS.load(config.method.name, config.plugin)
         self.method = method(worker, method.Options(**config.method.options))
+        self.inputs.hold(self.method)
         self.integrity.unchanged(worker.model, SETUP)
         self.schedule = schedule_of(self.spec, config.plugins.get("schedule"))
         self.optimizer = optimizer_of(self.spec, config.plugins.get("optimizer")).make(
@@ -212,6 +214,7 @@ class Trainer:
             if self.checkpoints is not None and epoch + 1 < spec.epochs and self.checkpoints.due(epoch + 1):
                 self.keep(self.checkpoints, epoch + 1)
         self.method.close()
+        self.epochs.ends(self.method, epochs)
         if late := late_kernels(self.kernels):
             self.report.flag("compile", f"called for the first time after set-up: {', '.join(late)}")
         sent = self.end()
@@ -233,6 +236,7 @@ class Trainer:
 
     def begin(self) -> None:
         """Begin to follow what the rank uses and sends: set-up is over."""
+        self.epochs.begins()
         self.account.begins()
         if self.network is not None:
             self.network.begins()
@@ -258,7 +262,8 @@ class Trainer:
             timing = "plain"  # every second epoch has barriers, the last has none
         # The mean of the steps' losses, weighted by their rows, is read from the device once, at the end.
         weighted: Tensor | float = 0.0
-        rows, taken, stats, before = 0, 0, dict[str, float](), worker.traffic.sent()
+        rows, own, taken, stats, before = 0, 0, 0, dict[str, float](), worker.traffic.sent()
+        between_s = self.epochs.epoch_begins()
         with (
             worker.check.epoch() if worker.check else nullcontext(),
             worker.meters.epoch() as metered,
@@ -276,13 +281,16 @@ class Trainer:
                 total = self._take(step)
                 with clock.phase("check"):
                     weighted = weighted + total * step.loss.total
-                    rows, taken = rows + step.loss.total, taken + 1
+                    rows, own, taken = rows + step.loss.total, own + step.loss.rows.numel(), taken + 1
                     for name, value in step.stats.items():
                         stats[name] = stats.get(name, 0) + value
             if worker.check is not None:
                 with clock.phase("comm"), clock.waiting():
                     self.method.synchronize()  # or the interface's counters would miss what is under way
         self.integrity.ends_epoch()
+        self.integrity.unchanged(worker.model, BETWEEN)  # before an evaluation asks it
+        if (what := self.epochs.epoch_ends(taken)) is not None:
+            self.integrity.violated(what)
         if (rule := self.inputs.ends_epoch()) is not None:
             self.integrity.violated(rule)
         self.account.epoch(timed.wall_s, timed.cpu_s)
@@ -296,6 +304,8 @@ class Trainer:
             "timing": timing,
             "epoch_time_s": None if timing == "off" else timed.wall_s,
             "steps": taken,
+            "trained_rows": own,
+            "between_s": between_s,
             **timed.columns(detailed=timing in IN_PHASES),
             **metered,
             **{f"bytes_{purpose}": after[purpose] - before[purpose] for purpose in after},
@@ -326,11 +336,18 @@ class Trainer:
                 loss.backward()
             return loss.detach()  # here the graph of the passes goes, not behind the step
 
+        integrity = self.integrity
         with clock.phase("forward"), step.around():
             loss = passes() if self.captured is None else self.captured.run(step, passes)
+            version = integrity.version
+        with clock.phase("check"):
+            integrity.added(version)
         with clock.phase("reduce"):
             total = self.flat.reduce(worker.comm, loss)
+            version = integrity.version
         self.method.on_step_end(total)
+        with clock.phase("check"):
+            integrity.added(version)
         with clock.phase("optimize"):
             if self.spec.clip is not None:
                 torch.nn.utils.clip_grad_norm_(self.flat.values, self.spec.clip)
@@ -340,12 +357,15 @@ class Trainer:
 
     def _evaluate(self, row: dict[str, Any]) -> None:
         start, spans = time.perf_counter(), self.worker.spans
+        if not self.worker.originals.scored():
+            self.integrity.violated(SCORED)
         with self.account.evaluation(), self.worker.meters.paused(), self.worker.apart():
             with spans("eval"):
                 scores = self.scores()
             with spans("sampled eval"):
                 sampled = self.method.sampled_scores() if self.spec.sampled_eval else {}
         row["eval_s"] = time.perf_counter() - start
+        self.epochs.apart_s += row["eval_s"]
         self.integrity.unchanged(self.worker.model, EVALUATION)
         self.eval_s += row["eval_s"]
         row |= {f"{split}_score": score for split, score in scores.items()}
@@ -387,7 +407,8 @@ class Trainer:
         own = self.integrity.broken
         broken = self._all_ranks(-1 if own is None or only not in (None, own) else RULES.index(own))
         if ranks := [rank for rank, rule in enumerate(broken) if rule >= 0]:
-            raise TrialError("invalid", f"{RULES[broken[ranks[0]]]} (ranks {ranks})")
+            what = f": {self.integrity.what}" if self.integrity.what else ""
+            raise TrialError("invalid", f"{RULES[broken[ranks[0]]]}{what} (ranks {ranks})")
 
     def _all_ranks(self, own: int) -> list[int]:
         return [number for (number,) in self._numbers_of_all([own])]
@@ -426,6 +447,7 @@ class Trainer:
         """Write a checkpoint after `done` epochs; where it cannot be written, training goes on without."""
         worker, network = self.worker, self.network
         paused = self.account.paused(), network.paused() if network else nullcontext()
+        start = time.perf_counter()
         with worker.spans("checkpoint"), worker.meters.paused(), paused[0], paused[1]:
             self.method.synchronize()
             # All that the epochs to come, and the report, follow from.
@@ -445,6 +467,7 @@ class Trainer:
                 checkpoints.write(done, state)
             except OSError as error:
                 self.report.flag("checkpoint", f"could not be written: {error.strerror or error}")
+        self.epochs.apart_s += time.perf_counter() - start
 
     def resume(self) -> None:
         """Go on from the last checkpoint, if any, as if there had been no other process; every rank must call.

@@ -20,6 +20,7 @@ from harness.runtime.clock import Clock, Spans
 from harness.runtime.comm import Communicator, Traffic
 from harness.runtime.evaluation import WholeBlock
 from harness.runtime.features import FeatureStore
+from harness.runtime.integrity import Originals
 from harness.runtime.job import Job, ProgressBeacon, rank_device
 from harness.runtime.meters import Meters
 from harness.runtime.run_config import IN_PHASES
@@ -52,9 +53,13 @@ class Worker:
         rng: this rank's numpy generator, for sampling.
         aggregated_rows: some of the inner rows' aggregated features [F], once they were aggregated.
         notify: called with a line on work that takes long before the first epoch.
+        originals: made before the method's module was imported.
     """
 
-    def __init__(self, job: Job, rank: int, world: int, notify: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self, job: Job, rank: int, world: int, notify: Callable[[str], None] = lambda text: None,
+        originals: Originals | None = None,
+    ) -> None:  # fmt: skip
         config = job.config
         self.job, self.rank, self.world, self.notify = job, rank, world, notify
         self.spans = Spans()
@@ -91,6 +96,8 @@ class Worker:
             self.train_total = sum(self.train_counts)
             self._random = _global_generators()  # a plugin's may be these
             self.start_over()
+            self.originals = originals or Originals()
+            self.originals.hold(self)
 
     def start_over(self) -> None:
         """Make the model and the random numbers that the training starts from; features are as they were read.

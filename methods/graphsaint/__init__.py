@@ -185,6 +185,11 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         self.size = options.size_on(worker.view.topology.num_nodes, worker.world)
         super().__init__(worker, options)
 
+    @property
+    def draws_rows(self) -> bool:
+        """See `Method`."""
+        return True
+
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
         worker = self.worker
