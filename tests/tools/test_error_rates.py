@@ -66,3 +66,6 @@ def test_what_is_there_is_found(page: dict[str, dict[str, list[str]]]) -> None:
     five = {head: rate for (name, head), rate in found.items() if name == "3 %, 5"}
     assert min(five[head] for head in ("A B A B", "A B B A")) >= 0.9
     assert max(rate for (name, _), rate in found.items() if name == "3 %, 1") == 0
+    title = "A slower method is excluded from those that may be the best"
+    excluded = rates(page, next(each for each in tables() if each.title == title))
+    assert min(rate for (seeds, _), rate in excluded.items() if seeds in ("5", "10")) >= 0.9
