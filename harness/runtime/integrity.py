@@ -55,7 +55,6 @@ RULES = (
 MODEL, REPLACED, SETUP, EVALUATION, BETWEEN, STEP, LABELS, INPUTS, PATCHED, GRADIENTS, SUMS, SCOPE, SCORED = RULES
 _BITS = {2: "int16", 4: "int32", 8: "int64"}  # torch's dtypes
 
-
 # Modules whose functions and classes a trial's numbers come from, by name; of torch.distributed what is called.
 _MODULES = (
     *("time", "torch.nn.functional", "harness.models.gnn"),
@@ -376,11 +375,8 @@ def _rows(rows: Tensor, at: list[int]) -> Tensor:
     return rows.detach()[upload(np.array(at), rows.device)]  # a step does not wait for a GPU
 
 
-LATE, LATE_S, LEAST_S = (
-    0.2,
-    0.02,
-    0.3,
-)  # share of the epochs' time, seconds each, and in all, that may pass between them
+# The share of the epochs' time, the seconds for each, and in all, that may pass between epochs.
+LATE, LATE_S, LEAST_S = 0.2, 0.02, 0.3
 FEW = 100  # training nodes of an epoch that draws them, from which on a quarter of the usual number is no chance
 
 
