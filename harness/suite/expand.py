@@ -435,9 +435,10 @@ class _Checked:
                 continue
             reads = self.catalogue.find(PARTITIONERS, spec.method).value.reads
             if "file" not in reads:
-                read = "objective" in reads and spec.parts > 1
-                unread = {} if read else {"objective": PartitionSpec().objective}
-                yield spec.model_copy(update={"file": None, **unread})
+                objective = spec.objective if "objective" in reads else PartitionSpec().objective
+                if spec.parts == 1:  # one whatever it minimises; trials of more parts have partners by their keys
+                    objective = self.suite.partition[0].objective if "objective" in reads else objective
+                yield spec.model_copy(update={"file": None, "objective": objective})
             elif spec.file is not None:
                 # Next to the suite, else in the data directory, else as written: it may be absent in a plan.
                 directories = (self.suite.directory, self.data_dir or os.environ.get("HARNESS_DATA"))

@@ -429,7 +429,7 @@ def wait_for_another_record(store: ResultStore, runner: BaseProcess) -> None:
 
 
 def test_rounds_are_run_in_turns_and_gone_on_with(bench: Bench) -> None:
-    bench.file.write_text(SUITE.replace("seeds: [0, 1, 2]", "repeat: 2\ninterleave: true"))
+    bench.file.write_text(SUITE.replace("seeds: [0, 1, 2]\ninterleave: false", "repeat: 2"))
     code, told = bench.run(only=3)
     assert code == 0
     by_id = {trial.id: trial for trial in bench.trials}

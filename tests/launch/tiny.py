@@ -27,6 +27,7 @@ train: {epochs: 10, threads: 1}
 partition: {parts: [1, 2], method: chunk}
 methods: [full]
 seeds: [0, 1, 2]
+interleave: false
 device: cpu
 timeouts: {trial_s: 20}
 """

@@ -34,7 +34,7 @@ def first_times(root: Path, method: str, target: float) -> dict[int, float | Non
         taken, at = 0.0, None
         for _, rows in epochs.groupby("epoch"):
             taken += rows["epoch_time_s"].max()
-            if at is None and (rows["val_score"] >= target).any():
+            if at is None and (rows.loc[rows["rank"] == 0, "val_score"] >= target).any():  # alike on real ranks
                 at = taken
         found[record["config"]["seed"]] = at
     return found

@@ -132,7 +132,7 @@ def test_records_of_an_older_harness(write: Write, tmp_path: Path) -> None:
     kept = ("epoch_time_s", "epochs", "best_val", "test_at_best_val", "imbalance", "peak_memory_bytes", "noisy")
 
     def age(record: dict[str, Any]) -> None:
-        result = record["result"]
+        result = record["result"] | {"noisy": False}
         record["result"] = {k: v for k, v in result.items() if k in kept or k.startswith(("time_", "bytes_"))}
         record["ranks"] = [{"rank": rank["rank"]} for rank in record["ranks"]]
         for key in ("timing", "traffic", "network"):
