@@ -145,11 +145,16 @@ class Comparison:
     def least(self, one: Variant) -> float | None:
         """Return by how much a variant is behind the best at least: a factor, or a difference; None if not known.
 
-        The best is one of those that it is behind, or better.
+        The best is one of those that it is behind, or better. Never more than the means say.
         """
         pairs = (self.found.get((other, one)) for other in self.order if self.behind(one, other))
         ends = [min(abs(p.low), abs(p.high)) for p in pairs if p and p.low is not None and p.high is not None]
-        return (max(ends) if self.metric.difference else math.exp(max(ends))) if ends else None
+        if not ends:
+            return None
+        first, own = self.means[self.order[0]], self.means[one]
+        if self.metric.difference:
+            return min(max(ends), abs(first - own))
+        return min(math.exp(max(ends)), max(own / first, first / own))
 
     def gap(self, one: Variant) -> str:
         """Write how far a variant is behind the first: of the means, and of pairs of runs with their interval."""

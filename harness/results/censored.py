@@ -17,7 +17,7 @@ import numpy as np
 from scipy.stats import CensoredData, binomtest, ecdf
 
 from harness.metrics import Metric
-from harness.results.contrast import RISK, WORTH_POINTS, Contrast, Pairs, doubt, holm, mean_reach, shrunken
+from harness.results.contrast import RISK, WORTH_POINTS, Contrast, Pairs, doubt, holm, mean_reach, reach, shrunken
 from harness.results.record import Record
 from harness.results.stats import CONFIDENCE, Interval, Values, join_unique, mean
 
@@ -84,16 +84,17 @@ class Times:
 
 @dataclass(frozen=True)
 class Ahead:
-    """Whether a method reaches a target sooner than another: by which factor at least on average over seeds.
+    """Whether a method reaches a target sooner than another, by which factor on average over seeds.
 
     `factor`: of the other's time to its own, a lower bound where the other's trials are censored; `sure`: with 95 % for
-    all pairs of methods together.
+    all pairs of methods together; `least`: the factor that it then is at least.
     """
 
     method: str
     over: str
     factor: float
     sure: bool
+    least: float = 1.0
 
 
 SEARCH_DOUBT = 1.5
@@ -126,15 +127,20 @@ def compare(times: Mapping[str, Times], luck: Sequence[float] = ()) -> list[Ahea
     own = np.array([lead.var(ddof=1) if len(lead) > 1 else 0.0 for *_, lead in leads])
     most = (len(times) - 1) * max(freedom, default=0.0)
     variances, degrees = shrunken(own, freedom, most, np.array(whole, dtype=bool))
-    doubts = []
-    for (first, _, lead), variance, degree in zip(leads, variances, degrees, strict=True):
-        known = len(lead) > 1 and not times[first].censored
-        both = [(float(variance) / len(lead), float(degree)), (2 * searched, math.inf)]
-        doubts.append(doubt(float(lead.mean()), both) if known else 1.0)
-    return [
-        Ahead(first, other, math.exp(lead.mean()), own <= risk)
-        for (first, other, lead), own, risk in zip(leads, doubts, holm(doubts), strict=True)
+    parts = [
+        [(float(variance) / len(lead), float(degree)), (2 * searched, math.inf)]
+        for (*_, lead), variance, degree in zip(leads, variances, degrees, strict=True)
     ]
+    doubts = [
+        doubt(float(lead.mean()), part) if len(lead) > 1 and not times[first].censored else 1.0
+        for (first, _, lead), part in zip(leads, parts, strict=True)
+    ]
+    found = []
+    for (first, other, lead), part, unsure, risk in zip(leads, parts, doubts, holm(doubts), strict=True):
+        sure, mean_lead = unsure <= risk, float(lead.mean())
+        least = math.exp(mean_lead - reach(part, risk)) if sure else 1.0
+        found.append(Ahead(first, other, math.exp(mean_lead), sure, least))
+    return found
 
 
 @dataclass(frozen=True)

@@ -261,16 +261,16 @@ def _estimate(
     single: bool = False,
 ) -> Estimate:
     """Return a mean with its interval; `variances`: of the mean, with degrees of freedom; `single`: of one run each."""
-    reach = None
+    far = None
     if variances is not None:
-        reach = _reach([*variances, (level.variance, level.freedom)], risk) + level.bound
+        far = reach([*variances, (level.variance, level.freedom)], risk) + level.bound
     elif single and abs(mean) > GROSS + level.bound:
-        reach = GROSS + level.bound
-    low, high = (None, None) if reach is None else (mean - reach, mean + reach)
+        far = GROSS + level.bound
+    low, high = (None, None) if far is None else (mean - far, mean + far)
     return Estimate(mean, raw, low, high, len(level.sizes), deviation, level.drift, risk)
 
 
-def _reach(variances: Sequence[tuple[float, float]], risk: float) -> float:
+def reach(variances: Sequence[tuple[float, float]], risk: float) -> float:
     """Return how far the interval of a mean reaches, of independent variances with their degrees of freedom."""
     from scipy import special
 
@@ -406,7 +406,7 @@ def mean_reach(values: Values, risk: float, less: Values | None = None) -> float
     samples = [values] if less is None else [values, less]
     if min(map(len, samples)) < 2:
         return None
-    return _reach([(float(np.var(own, ddof=1)) / len(own), len(own) - 1) for own in samples], risk)
+    return reach([(float(np.var(own, ddof=1)) / len(own), len(own) - 1) for own in samples], risk)
 
 
 def runs_to_see(change: float, deviation: float, risk: float) -> int | None:

@@ -117,6 +117,12 @@ def test_a_lead_over_who_never_arrives_is_at_least_the_budget() -> None:
     found = {(p.method, p.over): p for p in compare({"fast": fast, "never": never, "late": late})}
     assert found["fast", "never"].sure
     assert 18 < found["fast", "never"].factor < 21
+    logs = [math.log(20 / t) for t in (1.0, 1.1, 0.9, 1.05, 1.0)]
+    t, standard_error = (
+        scipy_stats.t.ppf(1 - 0.04 / 3 / 2, 4),
+        scipy_stats.sem(logs),
+    )  # the first of three in Holm's order
+    assert found["fast", "never"].least == pytest.approx(math.exp(np.mean(logs) - t * standard_error))
     assert not found["late", "never"].sure, "who is censored cannot be ahead for sure"
     assert [pair.sure for pair in compare({"a": times([1.0]), "b": times([50.0])})] == [False], "of one seed each"
 

@@ -190,19 +190,15 @@ class AnswerView(ReportView):
             return None
         size, unit = time_unit(medians[fastest].centre)
         places = common_places([medians[fastest].centre / size])
-        said = f"{fastest.label}, {_time(medians[fastest], self.times[fastest, parts], size, places)} {unit}"
+        said = f"{fastest.label}, {_time(medians[fastest], self.times[fastest, parts], size, places, f' {unit}')}"
         others = sorted((v for v in medians if v != fastest), key=lambda v: medians[v].centre)
-        leads = {
-            v: pair.factor
-            for v in others
-            if (pair := self._pair(fastest, v, parts)) and pair.sure and pair.method == fastest.key
-        }
+        leads = {v: max(own) for v in others if (own := self._leads(v, parts))}
         tied, never = [v for v in others if v not in leads], [v for v in there if v not in medians]
         if tied:
             said += f". Not significantly different from {', '.join(v.label for v in tied)}"
         if leads:
-            factor = f"{min(leads.values()):.2f} times or more"
-            said += f". Significantly faster than {', '.join(v.label for v in leads)}, {factor}"
+            least = f"{min(leads.values()):.2f} times or more"
+            said += f". Significantly behind the fastest: {', '.join(v.label for v in leads)}, {least}"
         if never:
             said += f". Half of the seeds or more do not reach it with {', '.join(v.label for v in never)}"
         return fastest, f"{said}."
@@ -210,6 +206,13 @@ class AnswerView(ReportView):
     def _arrived(self, parts: int) -> dict[Variant, Interval]:
         """Return the medians of the variants of which more than half of the seeds arrive."""
         return {v: found for (v, count), found in self.medians.items() if count == parts and found}
+
+    def _leads(self, variant: Variant, parts: int) -> list[float]:
+        """Return by which factors at least others, whose medians are less, are significantly ahead of a variant."""
+        medians = self._arrived(parts)
+        sooner = (v for v in medians if v != variant and medians[v].centre < medians[variant].centre)
+        pairs = (self._pair(v, variant, parts) for v in sooner)
+        return [pair.least for pair in pairs if pair and pair.sure and pair.over == variant.key]
 
     def _pair(self, one: Variant, other: Variant, parts: int) -> Ahead | None:
         """Return how two variants compare; None if they have no seed in common."""
@@ -238,23 +241,25 @@ class AnswerView(ReportView):
         pair = self._pair(fastest, variant, parts)
         if pair is None:
             return "", ""
-        factor = pair.factor if pair.method == fastest.key else 1 / pair.factor
-        censored = self.times[variant, parts].censored
-        if censored and factor < 1:  # it was trained for less time than the fastest took
+        sure, medians = pair.sure and pair.method == fastest.key, self._arrived(parts)
+        if variant in medians:
+            return f"{medians[variant].centre / medians[fastest].centre:.2f} ×", "" if sure else UNSURE
+        if pair.method != fastest.key:  # it was trained for less time than the fastest took
             return MISSING, UNSURE
-        least = "at least " if censored else ""
-        return f"{least}{factor:.2f} ×", "" if pair.sure else UNSURE
+        return f"at least {pair.factor:.2f} ×", "" if sure else UNSURE
 
 
 UNSURE = "not significant"
 
 
-def _time(found: Interval | None, own: Times, size: float, places: int) -> str:
+def _time(found: Interval | None, own: Times, size: float, places: int, unit: str = "") -> str:
     """Write a median with its interval, or of so few seeds that it has none, how many reached the target."""
     if found is None:
         return NEVER
     centre, low, high = (f"{each / size:,.{places}f}" for each in (found.centre, found.low, found.high))
-    return f"{centre} ({len(own.reached)} of {own.count} seeds)" if found.absurd else f"{centre} [{low}, {high}]"
+    if found.absurd:
+        return f"{centre}{unit} ({len(own.reached)} of {own.count} seeds)"
+    return f"{centre} [{low}, {high}]{unit}"
 
 
 def _written(found: Mapping[Key, Interval | None], size: float) -> dict[Key, Cell]:
