@@ -164,12 +164,11 @@ references: true
 methods:
   - full
   - bns-gcn
-  - pipegcn
   - hidden-rate
   - graphsage: {{batch_size: 256}}
   - fastgcn: {{batch_size: 256}}
 exclude:
-  - {{method: [bns-gcn, pipegcn, graphsage, fastgcn], parts: 1}}
+  - {{method: [bns-gcn, graphsage, fastgcn], parts: 1}}
   - {{method: [hidden-rate], parts: 2}}
 seeds: [0, 1, 2, 3, 4]
 timing: wall
