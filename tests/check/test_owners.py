@@ -26,15 +26,15 @@ MODELS = {
     "plain": ModelSpec(name="sage", layers=3, hidden=5, dropout=0.5),
     "weighted": ModelSpec(name="gcn", layers=3, hidden=5, dropout=0.5),
 }
+DGS: dict[str, Any] = {  # without a threshold masks always move, and guide
+    "fanouts": 3, "batch_size": 4, "period": 2, "explain": "inline", "explain_steps": 5, "threshold": 0,
+}  # fmt: skip
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsage": ("graphsage", {"fanouts": [4, 2, 3], "batch_size": 4}),
     "graphsage all": ("graphsage", {"fanouts": [-1, 3, 0], "batch_size": 0}),
     "graphsage by weight": ("graphsage", {"fanouts": 2, "batch_size": 4, "weights": "propagation"}),
-    "dgs": ("dgs", {"fanouts": 3, "batch_size": 4, "period": 2, "explain": "inline", "explain_steps": 5}),
-    "dgs unbiased": (
-        "dgs",
-        {"fanouts": 3, "batch_size": 4, "period": 2, "explain": "inline", "explain_steps": 5, "estimator": "unbiased"},
-    ),
+    "dgs": ("dgs", DGS),
+    "dgs unbiased": ("dgs", DGS | {"estimator": "unbiased"}),
     "ladies": ("ladies", {"sizes": 8, "batch_size": 4}),
     "ladies nested": ("ladies", {"sizes": 8, "batch_size": 4, "layers": "nested"}),
     "ladies public": ("ladies", {"sizes": 8, "batch_size": 4, "layers": "public"}),

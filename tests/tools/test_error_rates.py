@@ -11,7 +11,7 @@ import pytest
 from tools.error_rates import FEW, Table, shown, tables
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "error-rates.md"
-EVERY = 5  # of so many rates one is counted again: all would take half a minute
+EVERY = 13  # of so many rates one is counted again: all would take ten minutes
 
 
 @pytest.fixture(scope="module")
