@@ -189,9 +189,8 @@ class Comparison:
             said = f" Not significantly different from {_listed(ties)}{needs}."
         if behind and not self.metric.exact:
             known = [least for least in behind.values() if least is not None]
-            least = f", {factor(100 * min(known))} points or more" if self.metric.difference else ""
-            if known and not self.metric.difference:
-                least = f", {factor(min(known))} times or more"
+            size, unit = (100, "points") if self.metric.difference else (1, "times")
+            least = f", {factor(size * min(known))} {unit} or more" if known else ""
             said += f" Significantly behind the best: {_listed(list(behind)) if ties else 'all others'}{least}."
         return said
 

@@ -435,10 +435,10 @@ class _Checked:
                 continue
             reads = self.catalogue.find(PARTITIONERS, spec.method).value.reads
             if "file" not in reads:
-                objective = spec.objective if "objective" in reads else PartitionSpec().objective
-                if spec.parts == 1:  # one whatever it minimises; trials of more parts have partners by their keys
-                    objective = self.suite.partition[0].objective if "objective" in reads else objective
-                yield spec.model_copy(update={"file": None, "objective": objective})
+                # One part is the same whatever is minimised, and has the keys of its partners with more parts.
+                asked = self.suite.partition[0] if spec.parts == 1 else spec
+                read = asked if "objective" in reads else PartitionSpec()
+                yield spec.model_copy(update={"file": None, "objective": read.objective})
             elif spec.file is not None:
                 # Next to the suite, else in the data directory, else as written: it may be absent in a plan.
                 directories = (self.suite.directory, self.data_dir or os.environ.get("HARNESS_DATA"))
