@@ -32,7 +32,7 @@ test-all: $(VENV)/.ready-test  ## Run all tests, quick and slow.
 	$(PYTEST)
 
 # What a plan imports; torch has wheels of gigabytes for most Pythons, and a plan does without.
-PLANS := numpy pydantic typer ruamel.yaml rich psutil requests pooch pymetis
+PLANS := numpy pydantic typer ruamel.yaml rich psutil requests pymetis
 
 short:  ## Install without torch in a place of its own, and plan: whether another Python (PYTHON=...) reads everything.
 	@set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; \

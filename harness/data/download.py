@@ -1,7 +1,7 @@
-"""Raw files from their publishers' servers, whole or not at all.
+"""Raw files from their publishers' servers, whole or not at all; a download that breaks off is gone on with.
 
-Every set is a direct link fetched by pooch. OGB's too: its own loader asks questions on standard input and
-caches its result as a pickle.
+Every set is a direct link. OGB's too: its own loader asks questions on standard input and caches its result as a
+pickle. pooch, too, starts a broken download of gigabytes from the beginning.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from harness.errors import DataError, DataUnavailable, UserError
 from harness.files import size_text
 
 _TIMEOUT_S = 60
+CHUNK = 1 << 18  # bytes that are written at a time, and lost where a connection breaks
 MOST_MEMBERS = 10_000  # of an archive; the published ones have up to 30
 
 
@@ -41,18 +42,21 @@ def fetch(entry: Published, target: Path) -> Path:
     with locked(target):
         if target.is_dir():
             return target
+        parts = target.with_name(f".{target.name}.part")
+        parts.mkdir(parents=True, exist_ok=True)
         with atomic_directory(target) as work:
             for url in entry.urls:
-                _fetch_one(url, work, name)
+                _fetch_one(url, work, name, parts)
             if not (work / entry.marker).exists():
                 raise DataError(f"has no '{entry.marker}', which {name} should have", file=entry.urls[0])
             seal(work, "*")  # not every publisher gives checksums: later the files are compared with these
+        shutil.rmtree(parts)
     return target
 
 
-def _fetch_one(url: str, work: Path, name: str) -> None:
+def _fetch_one(url: str, work: Path, name: str, parts: Path) -> None:
     file = work / Path(urlsplit(url).path).name
-    _request(url, file, name)
+    _request(url, parts / file.name, name).rename(file)
     with file.open("rb") as stream:
         head = stream.read(256).lstrip().lower()
     if head.startswith((b"<!doctype", b"<html")):
@@ -69,21 +73,48 @@ def _fetch_one(url: str, work: Path, name: str) -> None:
         shutil.rmtree(unpacked)
 
 
-def _request(url: str, file: Path, name: str) -> None:
+def _request(url: str, part: Path, name: str) -> Path:
+    """Download to `part`, and return it; what came before is kept if the server says that it is of the same file."""
     import requests
-    from pooch import HTTPDownloader
 
-    bar = _Bar(f"{name}: {file.name}", url, Bounds.of(name).unpacked)
+    version = part.with_name(f"{part.name}.version")  # as the server names it; without, nobody knows what a part is of
+    had = part.stat().st_size if part.is_file() and version.is_file() else 0
+    headers = {"Accept-Encoding": "identity"}
+    headers |= {"Range": f"bytes={had}-", "If-Range": version.read_text()} if had else {}
+    bar, reached, kept = _Bar(f"{name}: {part.name}", url, Bounds.of(name).unpacked), False, had > 0
     try:
-        HTTPDownloader(progressbar=bar, timeout=_TIMEOUT_S)(url, str(file), None)
+        with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT_S) as answer:
+            if had and answer.status_code == requests.codes.requested_range_not_satisfiable:
+                version.unlink()  # all of it had come, or more
+                return _request(url, part, name)
+            answer.raise_for_status()
+            tag, changed = (answer.headers.get(key, "") for key in ("ETag", "Last-Modified"))
+            named = changed if tag.startswith("W/") else tag or changed  # a weak tag says nothing of single bytes
+            version.write_text(named)
+            reached, kept, partial = True, bool(named), answer.status_code == requests.codes.partial_content
+            bar.start(had if partial else 0, int(answer.headers.get("Content-Length", 0)))
+            with part.open("ab" if partial else "wb") as stream:
+                for chunk in answer.iter_content(CHUNK):
+                    bar.update(len(chunk))
+                    stream.write(chunk)
+        kept = True
+        version.unlink()
     except requests.HTTPError as error:
         raise DataError(f"the server refused ({error})", file=url, fix="it may have moved") from error
     except requests.RequestException as error:
-        if isinstance(error, requests.ConnectionError | requests.Timeout) and not file.stat().st_size:
+        if isinstance(error, requests.ConnectionError | requests.Timeout) and not reached:
             raise DataUnavailable(f"{name}: cannot reach {urlsplit(url).netloc}", get_command(name)) from error
-        raise DataError("the connection broke before the end", file=url, fix="try again") from error
+        fix = "try again: it goes on from there" if kept else "try again"
+        raise DataError("the connection broke before the end", file=url, fix=fix) from error
+    except DataError:
+        kept = False
+        raise
     finally:
         bar.close()
+        if not kept:
+            part.unlink(missing_ok=True)
+            version.unlink(missing_ok=True)
+    return part
 
 
 def unpack(archive: Path, target: Path, url: str, most: int) -> None:
@@ -115,7 +146,7 @@ def unpack(archive: Path, target: Path, url: str, most: int) -> None:
 
 
 class _Bar:
-    """A rich progress bar with the face that pooch expects of one; `close` may be called twice."""
+    """A progress bar of one file, on standard error."""
 
     def __init__(self, label: str, url: str, most: int) -> None:
         from rich.console import Console  # nothing else here needs it, and all commands read what there is to download
@@ -126,20 +157,17 @@ class _Bar:
         self._task = self._progress.add_task(label, total=None)
         self._url, self._most, self._come = url, most, 0
 
-    def _start(self, size: int) -> None:
-        self._progress.update(self._task, total=size or None)
+    def start(self, had: int, left: int) -> None:
+        """Show the bar; `had` bytes are here, `left` (0: not known) are still to come."""
+        self._come = had
+        self._progress.update(self._task, completed=had, total=had + left if left else None)
         self._progress.start()
-
-    total = property(fset=_start)  # pooch sets it to the file's size in bytes
 
     def update(self, size: int) -> None:
         self._come += size
         if self._come > self._most:  # a server that does not end
             raise DataError(f"the server sent more than {size_text(self._most)}", file=self._url)
         self._progress.update(self._task, advance=size)
-
-    def reset(self) -> None:
-        self._progress.update(self._task, completed=0)  # pooch does before it fills the bar at the end
 
     def close(self) -> None:
         self._progress.stop()

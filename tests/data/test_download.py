@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from support import raw_formats as raw
 
-from harness.data import registry
+from harness.data import download, registry
 from harness.data.catalog import Published, published
 from harness.data.download import fetch
 from harness.data.prepared import open_graph
@@ -24,12 +24,17 @@ from harness.spec import DatasetSpec
 
 
 class Server:
-    """Serves `files` by path; `cut` says after how many bytes of a file the connection is dropped."""
+    """Serves `files` by path; `cut` says after how many bytes of a file the connection is dropped.
+
+    With `version`, files have it as their ETag, and the rest of one can be asked for.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.cut: dict[str, int] = {}
         self.requests: list[str] = []
+        self.version = ""
+        self.sent: list[int] = []  # bytes of each answer
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -39,10 +44,19 @@ class Server:
                 if body is None:
                     self.send_error(404)
                     return
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
+                begin, whole = 0, len(body)
+                if outer.version and self.headers.get("If-Range") == outer.version:
+                    begin = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-"))
+                if begin and begin >= whole:
+                    self.send_error(416)
+                    return
+                self.send_response(206 if begin else 200)
+                if outer.version:
+                    self.send_header("ETag", outer.version)
+                self.send_header("Content-Length", str(whole - begin))
                 self.end_headers()
-                self.wfile.write(body[: outer.cut.get(self.path)])
+                outer.sent.append(len(body[begin : outer.cut.get(self.path)]))
+                self.wfile.write(body[begin : outer.cut.get(self.path)])
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -186,6 +200,29 @@ def test_not_found_and_truncated(server: Server, reddit: Published, tmp_path: Pa
     assert_nothing_cached(cache)
     server.cut.clear()
     prepare(SPEC, cache=cache, download=True)
+
+
+@pytest.mark.parametrize("later", ["same", "changed", "whole"])
+def test_a_download_that_broke_off_is_gone_on_with(
+    server: Server, reddit: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str
+) -> None:
+    """Only of the very same file: one that has changed since is downloaded from its beginning."""
+    monkeypatch.setattr(download, "CHUNK", 64)
+    cache, whole = tmp_path / "cache", len(server.files["/reddit.zip"])
+    come = whole // 2 // 64 * 64
+    server.version, server.cut["/reddit.zip"] = '"1"', whole // 2
+    with pytest.raises(DataError, match=r"before the end.*it goes on from there"):
+        prepare(SPEC, cache=cache, download=True)
+    server.cut.clear()
+    if later == "changed":
+        server.version = '"2"'
+    part = cache / "raw" / ".reddit.part" / "reddit.zip"
+    assert part.stat().st_size == come
+    if later == "whole":  # it came to its end, but was not taken over
+        part.write_bytes(server.files["/reddit.zip"])
+    prepare(SPEC, cache=cache, download=True)
+    assert server.sent == [whole // 2, whole - come if later == "same" else whole]
+    assert not part.parent.exists()
 
 
 def test_damage_inside_the_archive_is_found(server: Server, reddit: Published, tmp_path: Path) -> None:
