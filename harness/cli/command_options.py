@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
@@ -134,7 +136,36 @@ Rendezvous = Annotated[
 RendezvousTimeout = Annotated[float, option("--rdzv-timeout S", "How long to wait for the nodes of a trial.", min=1)]
 NodeTimeout = Annotated[float, option("--node-timeout S", "A node that is silent for so long is lost.", min=1)]
 
+Twin = Annotated[
+    str | None,
+    option(
+        "--twin [SCALE]",
+        "Train generated twins of the published graphs, sized for this machine (or SCALE of their nodes); results "
+        "are kept under NAME-twin.",
+    ),
+]
+
 DEVICES = ("cpu", "cuda", "auto")
+TWIN = "--twin"
+
+
+def with_scale(arguments: Sequence[str]) -> list[str]:
+    """Return arguments in which `--twin` has a value: `fit` where none is given."""
+    following = [*arguments[1:], ""]
+    return [
+        f"{TWIN}=fit" if each == TWIN and not re.fullmatch(r"[0-9.eE+-]+", then) else each
+        for each, then in zip(arguments, following, strict=True)
+    ]
+
+
+def scale_of(text: str) -> float | None:
+    """Parse `--twin`; None for `fit`."""
+    if text == "fit":
+        return None
+    with suppress(ValueError):
+        if 0 < float(text) <= 1:
+            return float(text)
+    raise UserError(f"'{text}' is no share of a graph's nodes", key=TWIN, fix="above 0 and at most 1, e.g. 0.05")
 
 
 def device_of(text: str | None) -> str | None:
@@ -273,6 +304,7 @@ class SuiteOptions:
     shard: Shard = None
     repeat: Repeat = None
     interleave: Interleave = True
+    twin: Twin = None
 
     def __post_init__(self) -> None:
         self.data_dir = use_data_dir(self.data_dir)
@@ -294,7 +326,14 @@ class SuiteOptions:
         """Read the suite with its overrides and plugins."""
         from harness.suite.suite_file import read_suite
 
-        return read_suite(self.suite, self.overrides, self.plugin or [], trusted=self.trust_plugins)
+        suite = read_suite(self.suite, self.overrides, self.plugin or [], trusted=self.trust_plugins)
+        if self.twin is None:
+            return suite
+        from harness.launch.twins import suite_of_twins
+
+        suite, said = suite_of_twins(suite, scale_of(self.twin))
+        typer.echo(f"note: {said}", err=True)
+        return suite
 
     def select(self, *, with_results: bool = True, build: bool = True) -> tuple[Suite, list[TrialConfig]]:
         """Return the suite with the trials that are asked for, at least one.

@@ -58,6 +58,9 @@ def run(
     together: Annotated[
         bool, typer.Option("--together", help="Let trials that are timed run side by side, too: times then disturb.")
     ] = False,
+    download: Annotated[
+        bool, typer.Option("--download/--no-download", help="Download published data that are not here.")
+    ] = True,
     audit: Annotated[
         bool, typer.Option("--audit", help="Watch ranks' threads, child processes, files and sockets; see flags.")
     ] = False,
@@ -71,7 +74,8 @@ def run(
     On a cluster: --executor slurm or ray, --results on a file system that its nodes share. On several machines
     without: the same command with --nnodes and --rdzv on each, or under `srun`.
 
-    Exit code: 0 all ok or skipped, 1 some trials failed, 2 a mistake in the suite or the command, 130 interrupted.
+    Exit code: 0 all ok or skipped, 1 some trials failed or none ran, 2 a mistake in the suite or the command, 130
+    interrupted.
     """
     from harness.cli.progress import Lines
     from harness.cli.results import flagged_together, live
@@ -98,7 +102,8 @@ def run(
     if local:
         require_means(trials, loaded, runs.capacity(nodes))
         check_cache()
-    arguments = _arguments(asked) + (["--audit"] if audit else [])
+    failed = _download(trials, store, options) if download and request is None and share is None else []
+    arguments = [*_arguments(asked), "--no-download", *(["--audit"] if audit else [])]
     wanted = Submission(loaded, trials, store, options, arguments, jobs_of(jobs), nodes, detach)
     if local:
         wanted = replace(wanted, jobs=1 if cluster is not None or share is not None else jobs_here(wanted))
@@ -130,7 +135,33 @@ def run(
         typer.echo(f"report:  {written}")
     else:
         typer.echo(f"report:  harness report {store.directory}")
-    raise typer.Exit(code)
+    raise typer.Exit(code or _nothing_ran(trials, counts, options, failed))
+
+
+def _download(trials: list[TrialConfig], store: ResultStore, options: RunOptions) -> list[str]:
+    """Download what unfinished trials lack; return, and say, why some of it cannot be had."""
+    from harness.launch.inputs import download_missing
+    from harness.launch.slots import is_done
+
+    finished = store.finished()
+    unfinished = [trial for trial in trials if not is_done(finished.get(trial.id), options)]
+    failed = download_missing(unfinished, options.data_dir, typer.echo)
+    for line in failed:
+        typer.echo(f"note: {line}", err=True)
+    return failed
+
+
+def _nothing_ran(trials: list[TrialConfig], counts: Counter[str], options: RunOptions, failed: list[str]) -> int:
+    """Say why where all trials were skipped; return the exit code."""
+    from harness.launch.inputs import missing_data
+
+    if set(counts) != {"skipped"}:
+        return 0
+    missing = {trial.dataset.name: missing_data(trial.dataset, options.data_dir) for trial in trials}
+    why = "; ".join(failed or map(str, filter(None, missing.values()))) or "see `harness status`"
+    twin = "; --twin runs a generated graph in its likeness" if any(missing.values()) else ""
+    typer.echo(f"error: nothing ran: {why}{twin}", err=True)
+    return 1
 
 
 @suite_command("results", "retry", "fresh", "warm", "shard", "repeat", "interleave", trust_plugins=True)
@@ -184,6 +215,7 @@ def _arguments(asked: SuiteOptions) -> list[str]:
 
     arguments = [str(Path(asked.suite).resolve()), "--results", str(asked.results.absolute())]
     arguments += ["--warm" if asked.warm else "--cold"]
+    arguments += ["--twin", asked.twin] if asked.twin else []
     arguments += ["--device", asked.device] if asked.device else []
     arguments += ["--data-dir", str(asked.data_dir)] if asked.data_dir else []
     for pair in asked.overrides:

@@ -15,7 +15,7 @@ import signal
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from harness.caches import cache_root
 from harness.data.catalog import published
+from harness.data.download import fetch
 from harness.data.partition.cached import (
     PartitionPaths,
     ensure_partitioned,
@@ -33,7 +34,7 @@ from harness.data.partition.cached import (
 from harness.data.prepared import fingerprint, open_graph
 from harness.data.registry import dataset_info, find_prepared, find_source, generators, prepare, prepared_name
 from harness.errors import DataUnavailable, UserError
-from harness.files import RECORD, read_object
+from harness.files import RECORD, read_object, size_text
 from harness.launch.group import run_group
 from harness.launch.hardware import cores
 from harness.launch.namespaces import libc
@@ -131,6 +132,11 @@ class InputCache:
         """Return the prepared data set of `trial`; raises what `get` does."""
         return self._graph(trial, self._make_missing(trial, report, partitioned=False))
 
+    def missing(self, spec: DatasetSpec) -> DataUnavailable | None:
+        """Return what `missing_data` does, looked for once."""
+        # In a list: an error that is found would be raised.
+        return self.known.once(("missing", spec.model_dump_json()), lambda: [missing_data(spec, self.data_dir)])[0]
+
     def found_graph(self, spec: DatasetSpec) -> Path | None:
         """Return where a data set lies prepared; None if it does not: nothing is built."""
         return find_prepared(spec, data_dir=self.data_dir)
@@ -224,6 +230,24 @@ def missing_data(spec: DatasetSpec, data_dir: Path | None) -> DataUnavailable | 
     except DataUnavailable as missing:
         return missing
     return None
+
+
+def download_missing(trials: Iterable[TrialConfig], data_dir: Path | None, report: Report) -> list[str]:
+    """Download the published sets that trials lack, where they have direct links; return why one cannot be had.
+
+    `report` receives size, source and licence of each before its first byte.
+    """
+    failed = []
+    for name, spec in {trial.dataset.name: trial.dataset for trial in trials}.items():
+        if missing_data(spec, data_dir) is None or not (entry := published()[name]).urls:
+            continue
+        size = f", {size_text(entry.info.size_bytes)}" if entry.info.size_bytes else ""
+        report(f"{name} is not here: downloading it{size}, from {entry.info.source} (--no-download leaves it out)")
+        try:
+            fetch(entry, cache_root() / "raw" / name)
+        except (UserError, DataUnavailable) as error:
+            failed.append(f"{name} cannot be downloaded: {error}")
+    return failed
 
 
 def main(job: Path) -> None:

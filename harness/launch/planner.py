@@ -18,10 +18,11 @@ from harness.data.registry import dataset_info
 from harness.files import size_text
 from harness.gpus import why_unusable
 from harness.launch.hardware import Capacity, blocks, capacity, cores, threads_of, unlike_gpus
-from harness.launch.inputs import InputCache, is_inductive, missing_data
+from harness.launch.inputs import InputCache, is_inductive
 from harness.launch.network import why_not
 from harness.launch.slots import RunOptions, is_done
 from harness.models.architecture import Architecture
+from harness.models.layer import ModelSpec
 from harness.results.record import Record
 from harness.results.record_store import ResultStore, read_at, records_under
 from harness.results.stats import trials as trials_text
@@ -174,10 +175,8 @@ class _Planner:
     def _state(self, trial: TrialConfig, status: str | None) -> tuple[State, str | None, str | None]:
         if is_done(status, self.options):
             return "done", None, None
-        once, data, network = self._inputs.known.once, trial.dataset, trial.network
-        # In a list: an error that is found is raised.
-        missing = once(("missing", data.model_dump_json()), lambda: [missing_data(data, self.options.data_dir)])[0]
-        if missing is not None:
+        once, network = self._inputs.known.once, trial.network
+        if (missing := self._inputs.missing(trial.dataset)) is not None:
             return "skip", missing.reason, missing.command
         if network is not None and (reason := once(network, lambda: why_not(network))) is not None:
             return "skip", reason, None
@@ -330,18 +329,26 @@ class Forecaster:
             return Forecast(statistics.median(took), "same")
         if seen := self._like.get(_kind(trial)):
             epoch, around = (statistics.median(values) for values in zip(*seen, strict=True))
-            return Forecast(around + epoch * trial.train.epochs, "like")
-        # The floating-point operations of an epoch of full-graph training, evaluations among them.
-        model, every = trial.model, trial.train.eval_every
-        widths = [info.features, *[model.hidden] * (model.layers - 1), info.classes]
-        passes = 3 + (1 / every if every else 0)
-        flops = passes * sum(2 * (a * b * info.nodes + min(a, b) * info.edges) for a, b in pairwise(widths))
+            return Forecast(around + _training_s(trial, epoch), "like")
+        flops = epoch_flops(trial.model, info, trial.train.eval_every)
         epoch = flops / (FLOPS_A_CORE * min(trial.partition.parts * threads_of(trial), cores()))
         if METHODS.load(trial.method.name, trial.plugin).family == "mini-batch":
             size = trial.method.options.get("batch_size")
             batches = info.nodes / trial.partition.parts / size if isinstance(size, int) and size else STEPS
             epoch = max(epoch, STEP_S * math.ceil(batches))
-        return Forecast(SETUP_S + epoch * trial.train.epochs, "model")
+        return Forecast(SETUP_S + _training_s(trial, epoch), "model")
+
+
+def _training_s(trial: TrialConfig, epoch_s: float) -> float:
+    """Return how many seconds a trial trains at most whose epochs take so long."""
+    return min(epoch_s * trial.train.epochs, trial.train.seconds or math.inf)
+
+
+def epoch_flops(model: ModelSpec, info: DatasetInfo, eval_every: int = 0) -> float:
+    """Return the floating-point operations of an epoch of full-graph training, with its share of the evaluations."""
+    widths = [info.features, *[model.hidden] * (model.layers - 1), info.classes]
+    passes = 3 + (1 / eval_every if eval_every else 0)
+    return passes * sum(2 * (a * b * info.nodes + min(a, b) * info.edges) for a, b in pairwise(widths))
 
 
 def _seedless(trial: TrialConfig) -> str:

@@ -321,8 +321,9 @@ def _run_queue(queue: TrialQueue, runner: TrialRunner, progress: TrialProgress, 
             if turn is not None:
                 waited, number = "", total - len(queue.left) + 1
                 progress.trial_started(number, turn.trial)
-                if not is_warm:
-                    runner.machine.warm_up([*queue.left.values()], progress.trial_stage)
+                if not is_warm and runner.inputs.missing(turn.trial.dataset) is None:
+                    present = [each for each in queue.left.values() if runner.inputs.missing(each.dataset) is None]
+                    runner.machine.warm_up(present, progress.trial_stage)
                     is_warm = True
                 if record := runner.run(turn, progress):
                     del queue.left[turn.trial.id]

@@ -16,7 +16,9 @@ from launch.tiny import write_ring, write_star, write_suite
 
 from harness.cli import main
 from harness.cli.command_options import SuiteOptions
-from harness.launch import machines
+from harness.data.catalog import Published
+from harness.errors import DataUnavailable
+from harness.launch import inputs, machines
 from harness.launch.hardware import Capacity
 from harness.suite.expand import expand
 from harness.suite.schema import TrialConfig
@@ -335,6 +337,61 @@ def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     row = re.compile(r"^\w{12}  skip   reddit sage-2x4 full P=1 chunk seed=0  [\d.]+ GiB +reddit is not here$", re.M)
     assert row.search(out)
     assert out.endswith("\n2 trials: 0 done, 0 to run, 2 skipped\nget the missing data: harness data get reddit\n")
+
+
+def test_a_run_downloads_what_is_missing_and_says_so_first(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing could be downloaded nothing runs, which is exit code 1 and one line that names a way out."""
+    asked: list[str] = []
+
+    def fetch(entry: Published, target: Path) -> Path:
+        asked.append(f"{entry.info.name} {target.name}")
+        raise DataUnavailable("reddit: cannot reach x.org", "harness data get reddit")
+
+    monkeypatch.setattr(inputs, "fetch", fetch)
+    command = ["run", "tiny.yaml", "--set", "datasets=[reddit]", "--set", "seeds=[0]"]
+    code, out, err = harness(capsys, *command)
+    assert (code, asked) == (1, ["reddit reddit"])
+    assert out.startswith("reddit is not here: downloading it, 1.211 GiB, from GraphSAGE (Hamilton et al. 2017) as ")
+    assert err.splitlines() == [
+        "note: reddit cannot be downloaded: reddit: cannot reach x.org; get it with: harness data get reddit",
+        "error: nothing ran: reddit cannot be downloaded: reddit: cannot reach x.org; get it with: harness data get "
+        "reddit; --twin runs a generated graph in its likeness",
+    ]
+    assert "skipped       2" in out
+    assert harness(capsys, *command, "--no-download")[::2] == (
+        1,
+        "error: nothing ran: reddit is not here; get it with: harness data get reddit; --twin runs a generated graph "
+        "in its likeness\n",
+    )
+    assert len(asked) == 1
+    code, out, err = harness(capsys, *command, "--set", "datasets=[reddit, ring]")
+    assert (code, len(asked)) == (0, 2)
+    assert "nothing ran" not in err
+    harness(capsys, *command, "--set", "datasets=[reddit, ring]", "--only", "dataset=ring")
+    assert len(asked) == 2  # nothing that is left needs it
+
+
+def test_a_suite_runs_on_twins_of_its_graphs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["tiny.yaml", "--set", "datasets=[cora]", "--set", "seeds=[0]"]
+    code, out, err = harness(capsys, "plan", *command, "--twin", "0.3")
+    assert code == 0
+    assert err.startswith("note: generated twins: cora at 0.3 of its nodes; P = 1")
+    assert re.search(r"^\w{12}  run    twin\(of=cora,scale=0.3\) sage-2x4 full P=1 ", out, re.M)
+    assert "0 skipped" in out
+    assert harness(capsys, "plan", *command, "--twin=0.3")[1] == out
+    code, out, err = harness(capsys, "run", "--twin", *command)
+    assert code == 0, err
+    assert "results: results/tiny-twin\n" in out
+    assert harness(capsys, "plan", "tiny.yaml", "--twin", "2")[::2] == (
+        2, "error: --twin: '2' is no share of a graph's nodes (above 0 and at most 1, e.g. 0.05)\n",
+    )  # fmt: skip
+    code, _, err = harness(capsys, "plan", "tiny.yaml", "--twin")
+    assert (code, err.startswith("error: tiny.yaml: --twin: no data set of the suite has a twin (of: reddit, ")) == (
+        2,
+        True,
+    )
 
 
 def test_partition_of_ones_own_data(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.tiers import tiered
 
+from harness.runtime.method import METHODS
 from harness.suite.expand import expand
 from harness.suite.schema import TrialConfig
 from harness.suite.select import matches
@@ -290,31 +291,49 @@ def test_the_suites_of_bns_gcns_tables_and_figures(name: str) -> None:
     assert {t.method.name for t in own} == {t.method.name for t in found}
 
 
-def test_bns_table_2_is_trained_as_the_suites_of_its_graphs() -> None:
-    found = {t.id for t in trials("papers/bns-table2") if t.method.name == "bns-gcn" and t.seed == 0}
-    assert found == {t.id for name in ("reddit", "products", "yelp") for t in trials(name)}
+FLAGSHIPS = [
+    ("reddit", "reddit", 4, 0, 256, 0.01, 1500, 0.5, True),
+    ("products", "ogbn-products", 3, 0, 128, 0.001, 500, 0.3, False),
+    ("yelp", "yelp", 2, 2, 512, 0.001, 3000, 0.1, True),
+    ("amazon", "amazon", 2, 0, 512, 0.01, 500, 0.1, True),
+    ("arxiv", "ogbn-arxiv", 3, 0, 256, 0.01, 500, 0.5, False),
+]
 
 
 @pytest.mark.parametrize(
-    ("name", "layers", "linear", "hidden", "lr", "epochs", "dropout", "inductive"),
-    [
-        ("reddit", 4, 0, 256, 0.01, 1500, 0.5, True),
-        ("products", 3, 0, 128, 0.001, 500, 0.3, False),
-        ("yelp", 2, 2, 512, 0.001, 3000, 0.1, True),
-    ],
+    ("name", "dataset", "layers", "linear", "hidden", "lr", "epochs", "dropout", "inductive"), FLAGSHIPS
 )
-def test_the_settings_of_bns_gcn(
-    name: str, layers: int, linear: int, hidden: int, lr: float, epochs: int, dropout: float, inductive: bool
+def test_a_flagship_compares_every_method_on_one_graph(
+    name: str,
+    dataset: str,
+    layers: int,
+    linear: int,
+    hidden: int,
+    lr: float,
+    epochs: int,
+    dropout: float,
+    inductive: bool,
 ) -> None:
     found = trials(name)
     for trial in found:
         model, train = trial.model, trial.train
+        assert (trial.dataset.name, trial.partition.method) == (dataset, "metis")
         assert (model.name, model.layers, model.linear_layers, model.hidden) == ("sage", layers, linear, hidden)
         assert (model.norm, model.dropout, train.weight_decay) == ("layer", dropout, 0)
         assert (train.optimizer, train.lr, train.epochs, train.inductive) == ("adam", lr, epochs, inductive)
-        assert (trial.partition.method, trial.partition.objective) == ("metis", "volume")
-    grid = {(t.partition.parts, t.method.options["rate"]) for t in found if t.method.name == "bns-gcn"}
-    assert grid == {(parts, rate) for parts in (2, 4, 8) for rate in (1, 0.1, 0.01, 0)}
+    by_parts = {parts: {t.method.name for t in found if t.partition.parts == parts} for parts in (1, 2, 4)}
+    assert by_parts[2] == by_parts[4] == {*METHODS.names()}
+    assert by_parts[1] == {"full", "graphsage", "graphsaint"}
+    assert {t.method.options["rate"] for t in found if t.method.name == "bns-gcn"} == {0.1, 0.01}
+    assert {t.seed for t in found} == {0, 1, 2}
+    night_s = 12 * 3600
+    assert sum(30 + (t.train.seconds or 0) for t in found) < night_s  # half a minute around each training
+
+
+@pytest.mark.parametrize(("name", "dataset"), [("reddit", "reddit"), ("products", "ogbn-products"), ("yelp", "yelp")])
+def test_bns_table_2_trains_the_models_of_the_flagships(name: str, dataset: str) -> None:
+    papers = {(t.model, t.train.lr, t.train.epochs) for t in trials("papers/bns-table2") if t.dataset.name == dataset}
+    assert papers == {(t.model, t.train.lr, t.train.epochs) for t in trials(name)}
 
 
 def test_planetoid() -> None:
