@@ -350,16 +350,15 @@ def test_planetoid() -> None:
     assert (trial.train.epochs, trial.train.lr, trial.train.weight_decay) == (200, 0.01, 5e-4)
 
 
-def test_quickstart_is_small_and_shows_every_method() -> None:
-    from harness.runtime.method import METHODS
-
+def test_quickstart_is_one_graph_six_methods_and_three_seeds() -> None:
     found = trials("quickstart")
-    assert 16 <= len(found) <= 28
-    assert {t.method.name for t in found} == set(METHODS.names())
-    assert {t.dataset.name for t in found} == {"digits", "twin"}
-    assert {t.partition.parts for t in found} == {1, 2}
-    assert [t for t in found if matches(t, "rate=0.5,parts=1")] == []
-    assert {t.method.name for t in found if t.partition.parts == 1} == {"full", "graphsage"}
+    assert len(found) == 27
+    assert {t.dataset.options["of"] for t in found} == {"reddit"}
+    by_parts = {parts: {t.method.name for t in found if t.partition.parts == parts} for parts in (1, 2)}
+    assert by_parts[1] == {"full", "graphsage", "graphsaint"}
+    assert by_parts[2] == by_parts[1] | {"bns-gcn", "psc-gcn", "pipegcn"}
+    assert [t for t in found if matches(t, "method=bns-gcn,parts=1")] == []
+    assert {t.seed for t in found} == {0, 1, 2}
 
 
 def test_anchor(tmp_path: Path) -> None:

@@ -23,7 +23,10 @@ PARTS = ("--parts", "1,2", "--method", "metis", "--transductive")  # as in twin.
 TURNS = 2  # of what begins anew in each, before it is given up: it would go on for ever
 # Small sizes, to try the commands; lists are of `harness run`.
 QUICK = {
-    "quickstart": ["--only", "dataset=digits,method=full|bns-gcn|graphsage", "--set", "train.epochs=4"],
+    "quickstart": [
+        *("--only", "seed=0,method=full|bns-gcn|graphsage", "--set", "datasets.0.twin.scale=0.01"),
+        *("--set", "train.epochs=4"),
+    ],
     "anchor": ["--set", "train.epochs=4"],
     "gpu-twin": [
         *("--set", "datasets.0.twin.scale=0.01", "--set", "train.epochs=4", "--set", "train.threads=1"),
