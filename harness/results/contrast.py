@@ -435,7 +435,8 @@ def needed(
     least = (worth or WORTH_POINTS) if difference else math.log1p(worth or WORTH)
 
     def amount(size: float) -> str:
-        return f"{100 * size:.3g} points" if difference else f"{100 * math.expm1(size):.3g} %"
+        points = f"{100 * size:.3g}"
+        return f"{points} point{'s' * (points != '1')}" if difference else f"{100 * math.expm1(size):.3g} %"
 
     if found.low is not None and found.high is not None and max(-found.low, found.high) < least:
         return f"the gap is less than {amount(least)}"
