@@ -129,9 +129,8 @@ def answer_sentence(section: Section, name: str) -> str:
     if section.ok.empty:
         return f"{where}: no trial ended well."
     if not answer.rows:
-        why = (
-            "epochs were not timed" if goal else f"trials have fewer than {EVALUATIONS} evaluations (train.eval_every)"
-        )
+        few = f"trials have fewer than {EVALUATIONS} evaluations (train.eval_every)"
+        why = "epochs were not timed" if goal else few
         return f"{where}: no time to a score is known, as {why}."
     if not order:
         scores = {key: stat.mean for key, stat in values_of(section, "best_val").items() if key in answer.rows}

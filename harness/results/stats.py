@@ -120,7 +120,7 @@ def time_to_score(times: Values, scores: Values, target: float) -> float | None:
 
 
 def derived_target(best: Values) -> float:
-    """Return the score to reach where nobody names one: 1 point below the mean of a method's best, down to 0.1 point."""
+    """Return the score to reach where none is named: 1 point below the mean of a method's best, down to 0.1 point."""
     return math.floor(1000 * (float(np.mean(best)) - 0.01) + 1e-6) / 1000
 
 

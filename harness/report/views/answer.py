@@ -61,22 +61,24 @@ class AnswerView(ReportView):
 
     @cached_property
     def repeated(self) -> list[Key]:
-        """The variants on one part, where there is no boundary, whose losses are the baseline's, seed by seed."""
-        section = self.section
-        if (
-            section.baseline is None
-            or "loss" not in section.epochs
-            or not len(own := section.select(section.baseline, 1))
-        ):
-            return []
-        losses = {str(trial): tuple(loss) for trial, loss in section.epochs.groupby("trial")["loss"]}
+        """The variants on one part, where there is no boundary, whose losses and scores are the baseline's, by seed."""
+        section, known = self.section, {"loss", "val_score"} <= set(self.section.epochs)
+        curves = {
+            str(trial): own[["loss", "val_score"]].fillna(0).to_numpy().tobytes()
+            for trial, own in (section.epochs.groupby("trial") if known else ())
+        }
 
-        def of(trials: pd.DataFrame) -> dict[int, tuple[float, ...]]:
-            return {seed: losses.get(trial, ()) for seed, trial in zip(trials["seed"], trials["trial"], strict=True)}
+        def of(variant: Variant | None) -> dict[int, bytes]:
+            own = section.select(variant, 1) if variant else section.ok[:0]
+            return {seed: curves.get(str(trial), b"") for seed, trial in zip(own["seed"], own["trial"], strict=True)}
 
-        first = of(own)
-        others = {v: of(section.select(v, 1)) for v in section.variants if v != section.baseline}
-        return [(v, 1) for v, each in others.items() if each and all(loss == first.get(s) for s, loss in each.items())]
+        first = of(section.baseline)
+        others = {variant: of(variant) for variant in section.variants if variant != section.baseline}
+        return [
+            (variant, 1)
+            for variant, own in others.items()
+            if own and all(curve and curve == first.get(seed) for seed, curve in own.items())
+        ]
 
     @property
     def same(self) -> str:
@@ -206,7 +208,7 @@ class AnswerView(ReportView):
         return {frozenset((pair.method, pair.over)): pair for pair in found}
 
     def leads(self, one: Key, other: Key) -> float | None:
-        """Return by which factor at least a row is surely ahead of another, at most that of medians; None: it is not."""
+        """Return by which factor at least a row is surely ahead of another, at most that of medians; else None."""
         pair, (own, behind) = self._ahead.get(frozenset((one, other))), (self.medians[one], self.medians[other])
         if pair is None or own is None or not pair.sure or pair.method != one:
             return None
