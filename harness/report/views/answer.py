@@ -64,7 +64,7 @@ class AnswerView(ReportView):
         """The variants on one part, where there is no boundary, whose losses and scores are the baseline's, by seed."""
         section, known = self.section, {"loss", "val_score"} <= set(self.section.epochs)
         curves = {
-            str(trial): own[["loss", "val_score"]].fillna(0).to_numpy().tobytes()
+            str(trial): own[["loss", "val_score"]].astype(float).to_numpy().tobytes()
             for trial, own in (section.epochs.groupby("trial") if known else ())
         }
 
@@ -254,14 +254,14 @@ class AnswerView(ReportView):
 UNSURE = "not significant"
 
 
-def _time(found: Interval | None, own: Times, size: float, places: int, unit: str = "") -> str:
+def _time(found: Interval | None, own: Times, size: float, places: int) -> str:
     """Write a median with its interval, or of so few seeds that it has none, how many reached the target."""
     if found is None:
         return NEVER
     centre, low, high = (f"{each / size:,.{places}f}" for each in (found.centre, found.low, found.high))
     if found.absurd:
-        return f"{centre}{unit} ({len(own.reached)} of {own.count} seeds)"
-    return f"{centre} [{low}, {high}]{unit}"
+        return f"{centre} ({len(own.reached)} of {own.count} seeds)"
+    return f"{centre} [{low}, {high}]"
 
 
 def _written(found: Mapping[Key, Interval | None], size: float) -> dict[Key, Cell]:
