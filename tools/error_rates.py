@@ -317,8 +317,8 @@ class Curves:
     noise: float = 0.05
     of_best: bool = False
 
-    def told_apart(self, rng: np.random.Generator) -> bool:
-        """Return whether any two methods would be told apart by their times to the derived target."""
+    def distinguished(self, rng: np.random.Generator) -> bool:
+        """Return whether any two methods would be distinguished by their times to the derived target."""
         shape, epochs = (self.count, self.seeds), np.arange(1, 101)
         top, pace, seconds = (rng.normal(0, s, shape) for s in (self.plateau, self.noise, self.noise))
         rises = np.exp(-epochs / (12 * np.exp(pace))[..., None])
@@ -341,8 +341,8 @@ def searched(searches: Searches, count: int, what: Callable[[Searches, np.random
 
 
 def derived(curves: Curves, count: int) -> float:
-    """Return the share of draws in which methods that learn alike are told apart."""
-    return _share(curves, count, curves.told_apart)
+    """Return the share of draws in which methods that learn alike are distinguished."""
+    return _share(curves, count, curves.distinguished)
 
 
 @dataclass(frozen=True)
@@ -569,7 +569,7 @@ def _targets() -> Iterator[Table]:
         "sets none. Runs come to 0.2 points more or less (deviation) but where another number is named, and take 5 % "
         "longer or shorter."
     )
-    yield _table("Equal methods are told apart at a derived target", note, "methods with seeds", ways, rows)
+    yield _table("Equal methods are distinguished at a derived target", note, "methods with seeds", ways, rows)
 
 
 HEAD = f"""# Error rates

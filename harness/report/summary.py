@@ -122,7 +122,7 @@ def answer_sentences(sections: Sequence[Section]) -> list[tuple[Section, str]]:
 def answer_sentence(section: Section, name: str) -> str:
     """Return who reaches the target first, who surely takes longer and who may not, and whether distributing pays.
 
-    Rows are compared whatever their number of parts; one part is what distributing must beat. `name`: of the data.
+    Rows are compared whatever their number of parts. `name`: of the data.
     """
     answer, where = AnswerView(section), _where(section, name)
     goal, order = section.target_text, answer.order
