@@ -227,12 +227,12 @@ class AnswerView(ReportView):
         Cells hold their text for each row that may be the fastest of those shown.
         """
         against = {key: tuple(self._behind(key, first) for first in self.order) for key in keys}
-        rank, fastest = next(((i, key) for i, key in enumerate(self.order) if key in keys), (0, None))
-        others = [own[rank] for key, own in against.items() if key != fastest and own and own[rank][0]]
+        rank, fastest = next(((i, key) for i, key in enumerate(self.order) if key in keys), (None, None))
+        others = [own[rank] for key, own in against.items() if rank is not None and key != fastest and own[rank][0]]
         alone = bool(others) and not any(note for _, note in others)
         found = {}
         for key, own in against.items():
-            text, note = own[rank] if own else ("", "")
+            text, note = ("", "") if rank is None else own[rank]
             place = self.order.index(key) if key in self.order else None
             said = ("fastest" if alone else "fastest, not significantly") if key == fastest else text
             found[key] = Cell(said, note, rank=place, against=own)
