@@ -555,9 +555,9 @@ def _targets() -> Iterator[Table]:
         for n, k in ((2, 3), (2, 10), (5, 5))
     )
     note = (
-        "Methods that learn alike; the target is 1 point below the mean over seeds of a method's best scores, as where a "
-        "suite names none. A run comes to 0.2 points more or less (a deviation; of the best's 0.5), and its epochs take 5 % "
-        "more or less."
+        "Methods that learn alike; the target is 1 point below the mean over seeds of a method's best scores, as where "
+        "a suite names none. A run comes to 0.2 points more or less (a deviation; of the best's 0.5), and its epochs "
+        "take 5 % more or less."
     )
     yield _table("Equal methods are distinguished at a derived target", note, "methods with seeds", ways, rows)
 
