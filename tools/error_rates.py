@@ -25,6 +25,7 @@ from harness.claims.measured import Measured, Sureness, against
 from harness.metrics import METRICS, Formula
 from harness.results.censored import Times, compare
 from harness.results.contrast import RISK, Contrast, Pairs, Run, all_pairs, share_of_risk
+from harness.results.stats import derived_target, time_to_score
 from harness.results.tuned import TunedMethod, TuningTrial
 from harness.tune.study import Curve, Tried, choose
 from tools.reference import table
@@ -301,9 +302,47 @@ class Searches:
 SEEDS = 5
 
 
+@dataclass(frozen=True)
+class Curves:
+    """Methods that learn alike, with the target that follows from the scores of the first, or of the best.
+
+    `plateau`: deviation of what a run comes to, `wiggle`: of an evaluation; both of a score. `noise`: deviation of the
+    logarithm of a run's epoch time, and of the epochs in which it learns.
+    """
+
+    count: int
+    seeds: int
+    plateau: float = 0.002
+    wiggle: float = 0.002
+    noise: float = 0.05
+    of_best: bool = False
+
+    def distinguished(self, rng: np.random.Generator) -> bool:
+        """Return whether any two methods would be distinguished by their times to the derived target."""
+        shape, epochs = (self.count, self.seeds), np.arange(1, 101)
+        top, pace, seconds = (rng.normal(0, s, shape) for s in (self.plateau, self.noise, self.noise))
+        rises = np.exp(-epochs / (12 * np.exp(pace))[..., None])
+        scores = 0.95 + top[..., None] - 0.6 * rises + rng.normal(0, self.wiggle, (*shape, len(epochs)))
+        scores[..., ::2] = np.nan  # evaluated every second epoch
+        best = np.nanmax(scores, axis=2)
+        target = derived_target(best[best.mean(axis=1).argmax() if self.of_best else 0])
+        finals = {}
+        for method in range(self.count):
+            took = [[t] * len(epochs) for t in np.exp(seconds[method]).tolist()]
+            at = [time_to_score(t, own, target) for t, own in zip(took, scores[method], strict=True)]
+            reached = {seed: t for seed, t in enumerate(at) if t is not None}
+            finals[f"m{method}"] = Times(reached, {s: sum(t) for s, t in enumerate(took) if s not in reached})
+        return any(pair.sure for pair in compare(finals))
+
+
 def searched(searches: Searches, count: int, what: Callable[[Searches, np.random.Generator], bool]) -> float:
     """Return in which share of searches something is so."""
     return _share(searches, count, lambda rng: what(searches, rng))
+
+
+def derived(curves: Curves, count: int) -> float:
+    """Return the share of draws in which methods that learn alike are distinguished."""
+    return _share(curves, count, curves.distinguished)
 
 
 @dataclass(frozen=True)
@@ -326,6 +365,7 @@ def tables() -> Iterator[Table]:
     yield from _winners()
     yield from _claims()
     yield from _searches()
+    yield from _targets()
 
 
 def _table(
@@ -502,6 +542,24 @@ def _searches() -> Iterator[Table]:
     )
     note = "The same searches of 5 methods; all but the first take so many times as long at their best settings."
     yield _table("A method is found to be ahead after a search", note, "takes", ways, rows, false=False)
+
+
+def _targets() -> Iterator[Table]:
+    ways = {
+        "of the first's scores": Curves(2, 3),
+        "runs come to 1 point more or less": Curves(2, 3, plateau=0.01),
+        "of the best's scores": Curves(2, 3, plateau=0.005, of_best=True),
+    }
+    rows = (
+        (f"{n} with {k}", [partial(derived, replace(way, count=n, seeds=k), FEW) for way in ways.values()])
+        for n, k in ((2, 3), (2, 10), (5, 5))
+    )
+    note = (
+        "Methods that learn alike; the target is 1 point below the mean over seeds of a method's best scores, as where "
+        "a suite names none. A run comes to 0.2 points more or less (a deviation; of the best's 0.5), and its epochs "
+        "take 5 % more or less."
+    )
+    yield _table("Equal methods are distinguished at a derived target", note, "methods with seeds", ways, rows)
 
 
 HEAD = f"""# Error rates

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -78,7 +79,8 @@ def report(
     workers = cores() - 1
     if watch:
         _until_all_ended(places, lambda: write_report(places, out, asked, given, views, RENEWED_S, workers, stored))
-    typer.echo(str(write_report(places, out, asked, given, views, workers=workers, baselines=stored)))
+    say = partial(typer.echo, err=True)  # what programs read is the path alone
+    typer.echo(str(write_report(places, out, asked, given, views, workers=workers, baselines=stored, say=say)))
     drawn = "" if set(asked) & set(DRAWN) else "; figures as files: --format svg or pdf-figures"
     typer.echo(f"written: {', '.join(asked)}{drawn}", err=True)
     _warn_of_edits([*places, *stored])

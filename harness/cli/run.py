@@ -131,7 +131,7 @@ def run(
         from harness.report import write_report
 
         views = loaded.catalogue().sources
-        written = write_report(store.directory, plugins=views, workers=cores() - 1)
+        written = write_report(store.directory, plugins=views, workers=cores() - 1, say=typer.echo)
         typer.echo(f"report:  {written}")
     else:
         typer.echo(f"report:  harness report {store.directory}")

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import multiprocessing
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ def write_report(
     renewed_s: int | None = None,
     workers: int = 0,
     baselines: Sequence[Path] = (),
+    say: Callable[[str], object] | None = None,
 ) -> Path:
     """Write the report of every trial under `results` and return the path of its main file.
 
@@ -45,7 +46,8 @@ def write_report(
     `suites`: whose claims are held against the results, besides those that are kept with them. `plugins`: from
     `harness.registry.find_plugins`, whose views the report has, too. `renewed_s`: a browser loads the page anew every
     so many seconds. `workers`: how many further processes may draw figures. `baselines`: results whose trials
-    are shown where they are comparable with those of `results`. Files of those names are replaced, others are kept.
+    are shown where they are comparable with those of `results`. `say`: is given the report's first lines, its answer.
+    Files of those names are replaced, others are kept.
     Raises `UserError` if there is no trial to report, or no such format.
     """
     with render_workers(workers if set(DRAWN) & set(formats) else 0) as pool:
@@ -64,6 +66,8 @@ def write_report(
         named = "-".join(dict.fromkeys(path.resolve().name for path in listed))
         target = Path("reports") / named[:_LONGEST] if out is None else Path(out)
         report = replace(make_report(inputs, suites, plugins), renewed_s=renewed_s)
+        for line in (*(sentence for _, sentence in report.sentences), report.line) if say else ():
+            say(line)
         return write_files(report, inputs, target, formats, pool)
 
 

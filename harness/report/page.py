@@ -24,14 +24,14 @@ from harness.report.figure import Figure, Picture
 from harness.report.page_data import embedded_figure, embedded_trials
 from harness.report.palette import on_dark
 from harness.report.sections import Section, make_sections
-from harness.report.summary import Summary, claims_table, make_summaries, overview_table
+from harness.report.summary import Summary, answer_sentences, claims_table, make_summaries, overview_table
 from harness.report.sweeps import Networks, find_networks, find_workloads, sweeps
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.views import VIEWS, Kind, ReportView, ShownView, Subject, show
-from harness.report.warnings import Note, environment_rows, failure_table, make_notes, unclaimed_notes
+from harness.report.warnings import FLAGS, Note, environment_rows, failure_table, make_notes, unclaimed_notes
 from harness.results.frames import ResultInputs
 from harness.results.record_store import KeptSuite, kept_suites
-from harness.results.stats import MISSING, common_places, in_csv, join_unique, time_unit
+from harness.results.stats import MISSING, common_places, in_csv, join_unique, time_unit, trials
 from harness.spec import PluginSource
 
 Plugins = Mapping[PluginKey, PluginSource]
@@ -68,16 +68,9 @@ def make_filters(sections: Sequence[Section]) -> list[Filter]:
         Filter("dataset", "Data set", tuple(map(Choice, dict.fromkeys(section.name for section in sections)))),
         Filter("method", "Method", tuple(methods)),
         Filter("parts", "Parts", tuple(Choice(str(p)) for p in sorted({p for each in sections for p in each.parts}))),
-        Filter("network", "Network", tuple(map(Choice, dict.fromkeys(n for s in sections for n in networks_of(s))))),
+        Filter("network", "Network", tuple(map(Choice, dict.fromkeys(n for s in sections for n in s.networks)))),
     ]
     return [each for each in filters if len(each.choices) > 1 or any(choice.under for choice in each.choices)]
-
-
-def networks_of(section: Section) -> list[str]:
-    """Return the networks of a section's trials; of one part there is none, unless all are."""
-    several = section.frame[section.frame["parts"] > 1]
-    frame = section.frame if several.empty else several
-    return [str(name) for name in frame["network"].dropna().unique()]
 
 
 @dataclass(frozen=True)
@@ -92,11 +85,14 @@ class ShownSection:
 class Report:
     """Everything that is written, whatever the format.
 
+    `sentences`: who reaches the target first, of each section; `line`: when, of what suites, what failed, flags;
     `claims`: the tables of the claims summary; `answers`: the sections before everything else; `renewed_s`: how often a
     browser loads the page anew (None: never).
     """
 
     title: str
+    sentences: list[tuple[Section, str]]
+    line: str
     summaries: list[Summary]
     filters: list[Filter]
     environment: list[tuple[str, str]]
@@ -112,7 +108,7 @@ class Report:
     @property
     def charted(self) -> list[Section]:
         """The sections of which the page draws charts itself, from their trials."""
-        return [shown.section for shown in self.answers if any(view.chart for view in shown.views)]
+        return [shown.section for shown in self.answers if any(view.chart and view.picture for view in shown.views)]
 
     @property
     def pictures(self) -> list[Figure | Picture]:
@@ -149,6 +145,8 @@ def make_report(
     known = {name: suite for name, suite in known.items() if name in of_suites or not inputs.stored}
     return Report(
         title=join_unique(sorted(inputs.results["suite"].dropna().unique())),
+        sentences=answer_sentences(sections),
+        line=_line(inputs, known, sections),
         summaries=make_summaries(sections),
         filters=make_filters(sections),
         environment=environment_rows(inputs),
@@ -159,6 +157,27 @@ def make_report(
         claims=tuple(map(claims_table, judge(inputs.runs, known, inputs.declared))),
         answers=tuple(answers),
         shown=shown,
+    )
+
+
+def _line(inputs: ResultInputs, known: Mapping[str, KeptSuite], sections: Sequence[Section]) -> str:
+    """Return when trials ran, what their suites say of themselves, how many failed, and which flags there are."""
+    days = sorted(str(each)[:10] for each in inputs.results["started"].dropna())
+    said = [str(known[s].suite.get("description") or "") for s in sorted(set(inputs.results["suite"])) if s in known]
+    bad = int((inputs.results["status"] != "ok").sum())
+    count = trials(len(inputs.results))
+    flags = [flag.lead.lower() for flag in FLAGS[:-1] if any(flag.where(section) for section in sections)]
+    flags += sorted({each.partition(":")[0] for own in inputs.results["flags"] if own for each in own.split("; ")})
+    return " · ".join(
+        filter(
+            None,
+            (
+                " to ".join(dict.fromkeys([*days[:1], *days[-1:]])),
+                *dict.fromkeys(said),
+                f"{bad} of {count} did not end well" if bad else f"{count}, all ended well",
+                f"flags: {', '.join(flags)}" if flags else "no flags",
+            ),
+        )
     )
 
 
@@ -216,7 +235,7 @@ def render_html(report: Report, homes: Mapping[str, str]) -> str:
         policy=_POLICY.format(style=style, script=" ".join(allowed)),
         image=lambda picture: images.get(picture.name, ""),
         data_uri=lambda picture: f"data:text/csv;charset=utf-8;base64,{_base64(to_csv(picture.data))}",
-        networks=lambda section: json.dumps(networks_of(section)),
+        networks=lambda section: json.dumps(section.networks),
     )
 
 

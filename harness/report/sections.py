@@ -19,9 +19,11 @@ from harness.report.columns import DERIVED, curve_of, epoch_sums, record_values
 from harness.report.variants import Variant, as_mapping, find_variants, of_a_search, variant_keys, without_target
 from harness.results.frames import ResultInputs, declared_metrics
 from harness.results.record import Record, flatten, of_workload, own_settings
-from harness.results.stats import show_value, text
+from harness.results.stats import derived_target, show_value, text
 from harness.results.tuned import Tuning
 from harness.suite.schema import LATER
+
+EVALUATIONS = 3  # of a trial, of fewer no target is derived
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,43 @@ class Section:
 
     @cached_property
     def target(self) -> float | None:
-        """The validation score that methods are to reach: that of most trials, of equals the higher; or None."""
-        return _target(self.frame)
+        """The validation score that methods are to reach: that of most trials, of equals the higher; else one derived.
+
+        See `derived_from`; None where no trial asks for one and none can be derived.
+        """
+        asked = _target(self.frame)
+        if asked is not None or self.derived_from is None:
+            return asked
+        best = [float(self.curves[trial]["score"].max()) for trial in self._trials(*self.derived_from)]
+        return found if (found := derived_target(best)) > 0 else None
+
+    @cached_property
+    def derived_from(self) -> tuple[Variant, int] | None:
+        """The variant and number of parts whose best scores the target follows from; None if trials ask for one.
+
+        The baseline with most parts, where there is none the best mean. None if a trial has less than `EVALUATIONS`.
+        """
+        trials = self.ok["trial"].astype(str)
+        if _target(self.frame) is not None or any(len(self.curves.get(each, ())) < EVALUATIONS for each in trials):
+            return None
+        if own := [key for key in self.cells if key[0] == self.baseline]:
+            return max(own, key=lambda key: key[1])
+
+        def reached(key: tuple[Variant, int]) -> float:
+            return float(np.mean([self.curves[trial]["score"].max() for trial in self._trials(*key)]))
+
+        return max(self.cells, key=reached, default=None)
+
+    def _trials(self, variant: Variant, parts: int) -> list[str]:
+        return [str(trial) for trial in self.select(variant, parts)["trial"]]
+
+    @property
+    def target_text(self) -> str:
+        """The target as it is shown: "97.2 %", or "97.2 % (1 point below what full reached)"; "" without one."""
+        if self.target is None:
+            return ""
+        origin = f" (1 point below what {self.derived_from[0].label} reached)" if self.derived_from else ""
+        return f"{100 * self.target:.4g} %{origin}"
 
     @cached_property
     def _all_cells(self) -> Positions:
@@ -112,6 +149,13 @@ class Section:
             if own["variant"].nunique() > 1
         ]
         return max(ranked)[-1] if ranked else None
+
+    @property
+    def networks(self) -> list[str]:
+        """The networks of its trials; of one part there is none, unless all are."""
+        several = self.frame[self.frame["parts"] > 1]
+        frame = self.frame if several.empty else several
+        return [str(name) for name in frame["network"].dropna().unique()]
 
     def metric_of(self, name: str) -> Metric:
         """Return what is known of a column; UserError if it is no metric."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.claims import Finding, Judged, State, Verdict, subject
-from harness.report.sections import Section
-from harness.report.table import Cell, Group, Row, Table
-from harness.report.values import Comparison, Values, by_seed, counted_units, values_of
+from harness.report.sections import EVALUATIONS, Section
+from harness.report.table import Cell, Group, Key, Row, Table
+from harness.report.values import Comparison, Values, by_seed, counted_units, listed, values_of
 from harness.report.variants import Variant
 from harness.report.views.answer import AnswerView
-from harness.results.stats import byte_unit, join_unique, percent, significant, trials
+from harness.results.projection import LOOPBACK
+from harness.results.stats import byte_unit, join_unique, percent, significant, time_unit, trials
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,6 @@ def make_summaries(sections: Sequence[Section]) -> list[Summary]:
 
 
 def _wins(section: Section, parts: int) -> Iterator[Win]:
-    answer = AnswerView(section)
-    if section.target is not None and (found := answer.verdict(parts)):
-        yield Win(answer.goal, found[1], found[0])
     if times := _at(values_of(section, "epoch_time_s"), parts):
         yield _fastest(section, parts, times)
     if scores := _at(values_of(section, "best_val"), parts):
@@ -110,6 +110,95 @@ def _least(section: Section, parts: int, column: str, what: str, sizes: dict[Var
     if base and sizes[base]:
         text += f", {100 * sizes[best] / sizes[base]:.1f} % of {base.label}"
     return Win(what, f"{text}.{found.sure()}", best)
+
+
+def answer_sentences(sections: Sequence[Section]) -> list[tuple[Section, str]]:
+    """Return of each section who reaches its target first, see `answer_sentence`; of trials of a search nothing."""
+    own = [section for section in sections if ("search", "settings") not in section.facts]
+    names = Counter(section.name for section in own)
+    return [(each, answer_sentence(each, each.name if names[each.name] == 1 else each.title)) for each in own]
+
+
+def answer_sentence(section: Section, name: str) -> str:
+    """Return who reaches the target first, who surely takes longer and who may not, and whether distributing pays.
+
+    Rows are compared whatever their number of parts. `name`: of the data.
+    """
+    answer, where = AnswerView(section), _where(section, name)
+    goal, order = section.target_text, answer.order
+    if section.ok.empty:
+        return f"{where}: no trial ended well."
+    if not answer.rows:
+        few = f"trials have fewer than {EVALUATIONS} evaluations (train.eval_every)"
+        why = "epochs were not timed" if goal else few
+        return f"{where}: no time to a score is known, as {why}."
+    if not order:
+        scores = {key: stat.mean for key, stat in values_of(section, "best_val").items() if key in answer.rows}
+        best = max(scores, key=lambda key: scores[key], default=None)
+        closest = f"; {_named(section, best)} comes closest, to {100 * scores[best]:.2f} %" if best else ""
+        return f"{where}: most seeds of every method do not reach {goal}{closest}."
+    first, *others = order
+    least = {key: factor for key in others if (factor := answer.leads(first, key)) is not None}
+    open_, never = [key for key in others if key not in least], [key for key in answer.rows if key not in order]
+    text = f"{where}: {_named(section, first)} reaches {goal}{' first,' if others else ''} in {_seconds(answer, first)}"
+    if least:
+        ahead = math.floor(100 * min(least.values())) / 100  # rounded up it would not hold
+        all_others = f"all{'' if open_ else ' others'}{' that reach it' if never else ''}"
+        whom = _named(section, next(iter(least))) if len(others) == 1 else all_others
+        text += f", {f'at least {ahead:.4g} times ' if ahead > 1 else ''}sooner than {whom}"
+    if open_:
+        several = len(open_) > 1 and not least
+        names = "all others" if several else listed([_named(section, key) for key in open_])
+        text += f" but {names}, which may be as fast" if least else f"; {names} may be as fast"
+        text += "" if max(own.count for own in answer.times.values()) > 1 else ", as one seed shows no difference"
+    if never:
+        text += f". Most seeds do not reach it with {listed([_named(section, key) for key in never])}"
+    return f"{text}.{_pays(answer, set(open_))}"
+
+
+def _pays(answer: AnswerView, undecided: set[Key]) -> str:
+    """Return whether more ranks than one are faster; `undecided`: rows that may be as fast as the fastest."""
+    first, base = answer.order[0], answer.section.baseline
+    if {parts == 1 for _, parts in answer.rows} != {False, True}:
+        return ""
+    best = next((key for key in answer.order if (key[1] == 1) != (first[1] == 1)), None)
+    unsure = any((key[1] == 1) != (first[1] == 1) for key in undecided)
+    if first[1] > 1:
+        if best is None:
+            return " One rank does not reach it."
+        whose = "" if best[0] == base else f" ({best[0].label})"
+        doubt = ": whether distributing pays is not decided" if unsure else ""
+        return f" One rank needs {_seconds(answer, best)}{whose}{doubt}."
+    takes = f"need {_seconds(answer, best)} ({_named(answer.section, best)})" if best else "do not reach it"
+    said = "Whether distributing pays is not decided" if unsure else "Distributing does not pay here"
+    return f" {said}: one rank needs {_seconds(answer, first)}, more ranks {takes}."
+
+
+def _seconds(answer: AnswerView, key: Key) -> str:
+    median = answer.medians[key]
+    assert median is not None  # it is one of those that arrive
+    size, unit = time_unit(median.centre)
+    return f"{significant(median.centre / size)} {unit}"
+
+
+def _named(section: Section, key: Key) -> str:
+    """Name a row; not its number of parts where that of all, or of all but one part's, is the same."""
+    variant, parts = key
+    if parts == 1:
+        return f"{variant.label} on one rank" if len(section.parts) > 1 else variant.label
+    return variant.label if len(set(section.parts) - {1}) == 1 else f"{variant.label} on {parts} ranks"
+
+
+def _where(section: Section, name: str) -> str:
+    """Name data, network, number of ranks and device."""
+    units = {"k": "k", "m": "M", "g": "G", "t": "T"}
+    links = [re.sub(r"([\d.]+)([kmgt]?)bit", lambda rate: f"{rate[1]} {units.get(rate[2], '')}bit/s", each)
+             for each in section.networks if each != LOOPBACK]  # fmt: skip
+    several = [str(parts) for parts in section.parts if parts > 1]
+    over = f" over {' and '.join(links)}" if links and several else ""
+    devices = join_unique("GPU" if each == "cuda" else str(each).upper() for each in section.frame["device"].dropna())
+    ranks = f"{' and '.join(several)} {devices} ranks" if several else f"one {devices} rank"
+    return f"On {name}{over}, {ranks}"
 
 
 def overview_table(sections: list[Section]) -> Table:

@@ -186,12 +186,14 @@ class Comparison:
         if ties:
             found = self.found.get((first, ties[0]))
             needs = f": {needed(found, self.metric, unit=self.unit)}" if found else ": no seed in common"
-            said = f" Not significantly different from {_listed(ties)}{needs}."
+            said = f" Not significantly different from {listed([v.label for v in ties])}{needs}."
         if behind and not self.metric.exact:
             known = [least for least in behind.values() if least is not None]
             size, unit = (100, "points") if self.metric.difference else (1, "times")
             least = f", {factor(size * min(known))} {unit} or more" if known else ""
-            said += f" Significantly behind the best: {_listed(list(behind)) if ties else 'all others'}{least}."
+            said += (
+                f" Significantly behind the best: {listed([v.label for v in behind]) if ties else 'all others'}{least}."
+            )
         return said
 
 
@@ -205,8 +207,9 @@ def factor(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 10 else significant(value)
 
 
-def _listed(variants: Sequence[Variant]) -> str:
-    shown, more = [v.label for v in variants[:NAMED]], len(variants) - NAMED
+def listed(names: Sequence[str]) -> str:
+    """List names, of many the first."""
+    shown, more = names[:NAMED], len(names) - NAMED
     return ", ".join(shown) + (f" and {more} other{'s' * (more > 1)}" if more > 0 else "")
 
 

@@ -50,7 +50,7 @@ class Flag:
         return f"{section.title}: {'; '.join(found)}" if found else ""
 
 
-FLAGS = (
+FLAGS = (  # the last one: what records are flagged with
     Flag(
         "†", "Too short",
         f"fewer than {ENOUGH} timed epochs after warm-up, too few for a 95 % interval of their median",

@@ -12,12 +12,13 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic
 
 import numpy as np
 from scipy.stats import CensoredData, binomtest, ecdf
 
 from harness.metrics import Metric
-from harness.results.contrast import RISK, WORTH_POINTS, Contrast, Pairs, doubt, holm, mean_reach, reach, shrunken
+from harness.results.contrast import RISK, WORTH_POINTS, Contrast, Name, Pairs, doubt, holm, mean_reach, reach, shrunken
 from harness.results.record import Record
 from harness.results.stats import CONFIDENCE, Interval, Values, join_unique, mean
 
@@ -83,15 +84,15 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Ahead:
+class Ahead(Generic[Name]):
     """Whether a method reaches a target sooner than another, by which factor on average over seeds.
 
     `factor`: of the other's time to its own, a lower bound where the other's trials are censored; `sure`: with 95 % for
     all pairs of methods together; `least`: the factor that it then is at least.
     """
 
-    method: str
-    over: str
+    method: Name
+    over: Name
     factor: float
     sure: bool
     least: float = 1.0
@@ -101,8 +102,8 @@ SEARCH_DOUBT = 1.5
 """By how much the variance of searches is taken for larger: a bootstrap of a dozen trials finds too little of it."""
 
 
-def compare(times: Mapping[str, Times], luck: Sequence[float] = ()) -> list[Ahead]:
-    """Compare every two methods of one workload, over the seeds that both have; the sooner one first.
+def compare(times: Mapping[Name, Times], luck: Sequence[float] = ()) -> list[Ahead[Name]]:
+    """Compare every two methods (at a number of parts, say) of one workload, over common seeds; the sooner one first.
 
     Pairs of logarithms of one seed's times, whose variances are moved towards each other (`contrast.shrunken`); with
     equal methods any is called ahead in 5 % of cases at most (`contrast.holm`). A censored time counts as its budget,

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from report.fake import ENVIRONMENT, METHODS, write_results
 from report.measured import FULL, Write, one_section
@@ -13,6 +14,7 @@ from report.measured import FULL, Write, one_section
 from harness.report import write_report
 from harness.report.sections import Section
 from harness.report.summary import make_summaries
+from harness.report.views.convergence import still_rises
 from harness.report.views.leaderboard import LeaderboardView
 from harness.report.warnings import FLAGS
 
@@ -39,8 +41,8 @@ def timed(section: Section, *seconds: float, noise: tuple[float, ...] = (0.0, 0.
     return replace(section, frame=section.frame.assign(epoch_time_s=times, started=AT_ONCE))
 
 
-def test_methods_stand_by_their_validation(write: Write) -> None:
-    section = write((FULL, *BNS), seeds=(0, 1, 2))
+def test_without_a_target_methods_stand_by_their_validation(write: Write) -> None:
+    section = write((FULL, *BNS), seeds=(0, 1, 2), epochs=10)
     table = LeaderboardView(section).table()
     assert table is not None
     means = section.ok.groupby("variant")["best_val"].mean()
@@ -86,6 +88,31 @@ def test_a_target_stands_first(tmp_path: Path) -> None:
     assert medians == sorted(medians)
 
 
+def test_a_curve_that_rises_to_its_end_has_not_converged(write: Write) -> None:
+    epochs = np.arange(1, 41)
+    assert still_rises((0.9 - 0.5 * np.exp(-epochs / 20)).tolist())
+    assert not still_rises((0.9 - 0.5 * np.exp(-epochs / 20)).tolist()[:2])
+    assert not still_rises([0.5, 0.8, 0.9, 0.89, 0.9])
+    rng = np.random.default_rng(0)
+    settled = [still_rises((0.9 + rng.normal(0, 0.003, 40)).tolist()) for _ in range(400)]
+    assert sum(settled) <= 0.05 * len(settled)
+    rising = [still_rises((0.5 + 0.01 * epochs + rng.normal(0, 0.003, 40)).tolist()) for _ in range(100)]
+    assert sum(rising) >= 95
+
+    section = write((FULL, *BNS), seeds=(0, 1, 2))
+    late = section.variants[1]
+    own = set(section.select(late, 2)["trial"].astype(str)[:2])  # of three seeds
+    scored = section.epochs["val_score"].notna()
+    flat = section.epochs["val_score"].where(~scored, 0.8)
+    rises = section.epochs["trial"].isin(own) & scored
+    changed = section.epochs.assign(val_score=flat.where(~rises, 0.5 + 0.01 * section.epochs["epoch"]))
+    table = LeaderboardView(replace(section, epochs=changed)).table()
+    assert table is not None
+    notes = {row.variant: [cell.note for cell in row.cells if "converged" in cell.note] for row in table.rows}
+    assert notes == {variant: ["not converged"] if variant == late else [] for variant in section.variants}
+    assert "Not converged: with most seeds" in table.caption
+
+
 def crowded(root: Path, cores: int) -> Section:
     """Trials in 1, 2 and 4 parts, most of them in 4, on so many cores."""
     where = ENVIRONMENT | {"usable_cores": cores, "threads": 1}
@@ -102,7 +129,7 @@ def test_methods_are_compared_where_ranks_have_a_core_each(tmp_path: Path, cores
     assert make_summaries([section])[0].parts == parts
     table = LeaderboardView(section).table()
     assert table is not None
-    assert {row.parts for row in table.rows} == {parts}
+    assert {row.parts for row in table.rows} == {1, 2, 4}
     (flag,) = [flag for flag in FLAGS if flag.lead == "Ranks share cores"]
     assert [f"at P = {count} " in flag.where(section) or f", {count} (" in flag.where(section) for count in (2, 4)] == [
         cores < 2,

@@ -78,11 +78,12 @@ def test_plus_minus_is_the_standard_deviation(section: Section) -> None:
             assert " ".join(text.split()).count("±") == " ".join(text.split()).count("± sample standard deviation")
     for column, name in (("Epoch time (s)", "epoch_time_s"), ("Test score (%)", "test_at_best_val")):
         stats = values_of(section, name)
-        unit, cells = (1.0, tables["leaderboard"].columns.index(column)) if name == "epoch_time_s" else (0.01, 1)
+        unit, at = 1.0 if name == "epoch_time_s" else 0.01, tables["leaderboard"].columns.index(column)
         for row in tables["leaderboard"].rows:
             assert row.variant is not None
-            mean, spread = map(float, row.cells[cells].text.split(" ± "))
-            own = stats[row.variant, 2]
+            assert row.parts is not None
+            mean, spread = map(float, row.cells[at].text.split(" ± "))
+            own = stats[row.variant, row.parts]
             assert own.std is not None
             assert (mean, spread) == (
                 pytest.approx(own.mean / unit, abs=0.006),
@@ -116,10 +117,13 @@ def test_bold_is_the_same_set_in_all_tables(section: Section) -> None:
                 sets += bool(best)
     assert sets > 4
     for column, metric in (("Epoch time (s)", "epoch_time_s"), ("Test score (%)", "test_at_best_val")):
-        at, found = tables["leaderboard"].columns.index(column), standing(section, metric, 2)
-        best = behind_none(found)
-        shown = {row.label for row in tables["leaderboard"].rows if row.cells[at].best}
-        assert shown == (best if len(best) < len(found) else set())
+        at = tables["leaderboard"].columns.index(column)
+        for parts in section.parts:
+            found = standing(section, metric, parts)
+            best = behind_none(found)
+            rows = [row for row in tables["leaderboard"].rows if row.parts == parts]
+            shown = {row.variant.label for row in rows if row.variant and row.cells[at].best}
+            assert shown == (best if len(best) < len(found) else set())
 
 
 def test_of_one_seed_nothing_is_bold_but_what_is_exact_or_fourfold(write: Write) -> None:

@@ -10,6 +10,8 @@ import pytest
 from scipy import stats as scipy_stats
 
 from harness.results.censored import R_MAX, Times, compare, profiles
+from harness.results.stats import derived_target
+from tools.error_rates import Curves, derived
 
 
 def times(values: list[float], budget: float = math.inf) -> Times:
@@ -162,3 +164,15 @@ def test_of_one_budget_who_does_not_arrive_is_the_last() -> None:
     assert (most.reached, most.censored) == ({0: 1.0, 1: 1.2, 2: 1.4}, {3: 1.4, 4: 1.4})
     assert most.median is not None
     assert most.median.centre == 1.4
+
+
+def test_a_derived_target_is_a_point_below_the_mean_of_the_best() -> None:
+    assert derived_target([0.98, 0.97]) == 0.965
+    assert derived_target([0.9827]) == 0.972  # down to 0.1 point
+    assert derived_target([0.97]) == 0.96  # as a float 0.97 - 0.01 is less
+
+
+@pytest.mark.parametrize("of_best", [False, True])
+def test_a_derived_target_parts_no_equal_methods(of_best: bool) -> None:
+    """In 5 % of draws at most: what one method's luck adds to the target, all have to reach."""
+    assert derived(Curves(3, 5, plateau=0.005, of_best=of_best), 150) <= 0.05

@@ -64,7 +64,7 @@ function judge(figure) {
     if (row.classList.contains("sub")) below += 1;
     if (gone(row)) continue;
     for (const cell of all("td[data-rank],td[data-against]", row)) {
-      const key = `${below} ${cell.cellIndex}`;
+      const key = `${below} ${cell.cellIndex} ${cell.dataset.among || ""}`;
       if (!cell.classList.contains("off")) columns.set(key, [...(columns.get(key) || []), cell]);
     }
   }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -30,21 +30,22 @@ class AnswerView(ReportView):
     place = 5
 
     def table(self) -> Table | None:
-        section, target = self.section, self.section.target
-        if target is None or not self.times:
+        section = self.section
+        if not self.times:
             return None
+        by_parts = [[key for key in self.rows if key[1] == parts] for parts in section.parts]
         columns: dict[str, Cells] = {
             "Reach it": {key: Cell(f"{len(own.reached)} of {own.count}") for key, own in self.times.items()},
-            f"Time to it ({self.unit[1]})": {(v, p): c for p in section.parts for v, c in self.written(p).items()},
-            "Behind": {(v, p): c for p in section.parts for v, c in self.distances(p).items()},
+            f"Time to it ({self.unit[1]})": {key: c for keys in by_parts for key, c in self.written(keys).items()},
+            "Behind": {key: cell for keys in by_parts for key, cell in self.distances(keys).items()},
         }
         search = ", and for another search of the settings too" if self._luck else ""
         return variants_table(
             section,
             self.goal,
-            prose("answer.table", search=search),
+            prose("answer.table", target=section.target_text, search=search, same=self.same),
             columns | {head: own for head, own in self._columns().items() if own},
-            self.times,
+            self.rows,
             absent=Cell(number=False),
         )
 
@@ -53,21 +54,57 @@ class AnswerView(ReportView):
         """The unit of the medians: seconds, name."""
         return time_unit(max((found.centre for found in self.medians.values() if found), default=None))
 
-    def written(self, parts: int) -> dict[Variant, Cell]:
-        """Return the medians at a number of parts with their intervals, the shortest marked."""
+    @cached_property
+    def rows(self) -> list[Key]:
+        """What is compared: every variant and number of parts but those that train as the baseline does on one part."""
+        return [key for key in self.times if key not in self.repeated]
+
+    @cached_property
+    def repeated(self) -> list[Key]:
+        """The variants on one part, where there is no boundary, whose losses and scores are the baseline's, by seed."""
+        section, known = self.section, {"loss", "val_score"} <= set(self.section.epochs)
+        curves = {
+            str(trial): own[["loss", "val_score"]].astype(float).to_numpy().tobytes()
+            for trial, own in (section.epochs.groupby("trial") if known else ())
+        }
+
+        def of(variant: Variant | None) -> dict[int, bytes]:
+            own = section.select(variant, 1) if variant else section.ok[:0]
+            return {seed: curves.get(str(trial), b"") for seed, trial in zip(own["seed"], own["trial"], strict=True)}
+
+        first = of(section.baseline)
+        others = {variant: of(variant) for variant in section.variants if variant != section.baseline}
+        return [
+            (variant, 1)
+            for variant, own in others.items()
+            if own and all(curve and curve == first.get(seed) for seed, curve in own.items())
+        ]
+
+    @property
+    def same(self) -> str:
+        """A sentence that names those that are `repeated`."""
+        if not self.repeated or self.section.baseline is None:
+            return ""
+        names = ", ".join(variant.label for variant, _ in self.repeated)
+        return f"On one part {names} train as {self.section.baseline.label} does, whose row is theirs."
+
+    @cached_property
+    def order(self) -> list[Key]:
+        """The rows of which more than half of the seeds arrive, the shortest median first."""
+        found = {key: own.centre for key in self.rows if (own := self.medians[key])}
+        return sorted(found, key=lambda key: found[key])
+
+    def written(self, keys: Sequence[Key]) -> dict[Key, Cell]:
+        """Return the medians of rows with their intervals, the shortest marked; ranks are those of all rows."""
         size, _ = self.unit
         places = common_places(found.centre / size for found in self.medians.values() if found)
-        keys = [key for key in self.times if key[1] == parts]
-        arrived = self._arrived(parts)
-        order = sorted(arrived, key=lambda v: arrived[v].centre)
         cells = []
-        for variant, _ in keys:
-            rank = order.index(variant) if variant in order else None
-            better = [self._pair(first, variant, parts) for first in order[:rank]]
-            ties = tuple(i for i, pair in enumerate(better) if not (pair and pair.sure and pair.over == variant.key))
-            text = _time(self.medians[variant, parts], self.times[variant, parts], size, places)
-            cells.append(Cell(text, rank=rank, ties=ties if rank else (), number=rank is not None))
-        return {variant: cell for (variant, _), cell in zip(keys, mark_best(cells), strict=True)}
+        for key in keys:
+            rank = self.order.index(key) if key in self.order else None
+            ties = tuple(i for i, first in enumerate(self.order[:rank]) if not self.leads(first, key)) if rank else ()
+            text = _time(self.medians[key], self.times[key], size, places)
+            cells.append(Cell(text, rank=rank, ties=ties, number=rank is not None))
+        return dict(zip(keys, mark_best(cells), strict=True))
 
     def _columns(self) -> dict[str, Cells]:
         """Return the further columns by heading; empty where nothing was measured."""
@@ -92,15 +129,15 @@ class AnswerView(ReportView):
 
     def figure(self) -> Figure | None:
         section, target = self.section, self.section.target
-        if target is None or not any(own.reached for own in self.times.values()):
+        if target is None or not any(self.times[key].reached for key in self.rows):
             return None
         longest = max(max(own.reached.values()) for own in self.times.values() if own.reached)
         size, unit = time_unit(longest)
         x = Axis(f"training_time_{unit}", f"Training time ({unit})", zero=True)
         y = Axis("seeds_percent", "Seeds at the target (%)", zero=True, high=105)
         found: dict[tuple[Variant, int | None], dict[float, float]] = {}
-        for key, own in self.times.items():
-            at = sorted(own.reached.values())
+        for key in self.rows:
+            own, at = self.times[key], sorted(self.times[key].reached.values())
             found[key] = {0.0: 0.0} | {time / size: 100 * (i + 1) / own.count for i, time in enumerate(at)}
             found[key].setdefault(1.05 * longest / size, 100 * len(at) / own.count)
         chart = Chart((Layer(lines(found, x, y), "steps"),), x, y)
@@ -165,14 +202,17 @@ class AnswerView(ReportView):
         return self._to_it("time_s")
 
     @cached_property
-    def ahead(self) -> dict[int, list[Ahead]]:
-        """How pairs of methods compare, by number of parts; methods by their variants' keys."""
-        return {
-            parts: compare(
-                {variant.key: own for (variant, count), own in self.times.items() if count == parts}, self._luck
-            )
-            for parts in self.section.parts
-        }
+    def _ahead(self) -> dict[frozenset[Key], Ahead[Key]]:
+        """How every two rows compare, whatever their numbers of parts."""
+        found = compare({key: self.times[key] for key in self.rows}, self._luck)
+        return {frozenset((pair.method, pair.over)): pair for pair in found}
+
+    def leads(self, one: Key, other: Key) -> float | None:
+        """Return by which factor at least a row is surely ahead of another, at most that of medians; else None."""
+        pair, (own, behind) = self._ahead.get(frozenset((one, other))), (self.medians[one], self.medians[other])
+        if pair is None or own is None or not pair.sure or pair.method != one:
+            return None
+        return min(pair.least, behind.centre / own.centre) if behind else pair.least
 
     @cached_property
     def _luck(self) -> list[float]:
@@ -181,70 +221,32 @@ class AnswerView(ReportView):
         found = (each.luck(tuning.goal) for each in tuning.methods) if tuning else ()
         return [each for each in found if each is not None]
 
-    def verdict(self, parts: int) -> tuple[Variant, str] | None:
-        """Return the fastest method at a number of parts, and in words how sure that is; None if none arrives."""
-        there = [v for v, count in self.times if count == parts]
-        medians = self._arrived(parts)
-        fastest = min(medians, key=lambda v: medians[v].centre, default=None)
-        if fastest is None or len(there) < 2:
-            return None
-        size, unit = time_unit(medians[fastest].centre)
-        places = common_places([medians[fastest].centre / size])
-        said = f"{fastest.label}, {_time(medians[fastest], self.times[fastest, parts], size, places, f' {unit}')}"
-        others = sorted((v for v in medians if v != fastest), key=lambda v: medians[v].centre)
-        leads = {v: max(own) for v in others if (own := self._leads(v, parts))}
-        tied, never = [v for v in others if v not in leads], [v for v in there if v not in medians]
-        if tied:
-            said += f". Not significantly different from {', '.join(v.label for v in tied)}"
-        if leads:
-            least = f"{min(leads.values()):.2f} times or more"
-            said += f". Significantly behind the fastest: {', '.join(v.label for v in leads)}, {least}"
-        if never:
-            said += f". Half of the seeds or more do not reach it with {', '.join(v.label for v in never)}"
-        return fastest, f"{said}."
+    def distances(self, keys: Sequence[Key]) -> dict[Key, Cell]:
+        """Return how far rows are behind the fastest of them, and whether that is significant.
 
-    def _arrived(self, parts: int) -> dict[Variant, Interval]:
-        """Return the medians of the variants of which more than half of the seeds arrive."""
-        return {v: found for (v, count), found in self.medians.items() if count == parts and found}
-
-    def _leads(self, variant: Variant, parts: int) -> list[float]:
-        """Return by which factors at least others, whose medians are less, are significantly ahead of a variant."""
-        medians = self._arrived(parts)
-        sooner = (v for v in medians if v != variant and medians[v].centre < medians[variant].centre)
-        pairs = (self._pair(v, variant, parts) for v in sooner)
-        return [pair.least for pair in pairs if pair and pair.sure and pair.over == variant.key]
-
-    def _pair(self, one: Variant, other: Variant, parts: int) -> Ahead | None:
-        """Return how two variants compare; None if they have no seed in common."""
-        return next((p for p in self.ahead[parts] if {p.method, p.over} == {one.key, other.key}), None)
-
-    def distances(self, parts: int) -> dict[Variant, Cell]:
-        """Return how far each variant is behind the fastest at a number of parts, and whether that is significant.
-
-        Cells hold their text for each variant that may be the fastest of those shown.
+        Cells hold their text for each row that may be the fastest of those shown.
         """
-        medians = self._arrived(parts)
-        arrived = sorted(medians, key=lambda v: medians[v].centre)
+        against = {key: tuple(self._behind(key, first) for first in self.order) for key in keys}
+        rank, fastest = next(((i, key) for i, key in enumerate(self.order) if key in keys), (None, None))
+        others = [own[rank] for key, own in against.items() if rank is not None and key != fastest and own[rank][0]]
+        alone = bool(others) and not any(note for _, note in others)
         found = {}
-        for variant in (v for v, count in self.times if count == parts):
-            against = tuple(self._behind(variant, parts, fastest) for fastest in arrived)
-            rank = arrived.index(variant) if variant in arrived else None
-            found[variant] = Cell(*(against[0] if against else ("", "")), rank=rank, against=against)
+        for key, own in against.items():
+            text, note = ("", "") if rank is None else own[rank]
+            place = self.order.index(key) if key in self.order else None
+            said = ("fastest" if alone else "fastest, not significantly") if key == fastest else text
+            found[key] = Cell(said, note, rank=place, against=own)
         return found
 
-    def _behind(self, variant: Variant, parts: int, fastest: Variant) -> tuple[str, str]:
-        """Return text and note: how far a variant is behind another that is the fastest shown."""
-        if variant == fastest:
-            others = [pair for pair in self.ahead[parts] if fastest.key in (pair.method, pair.over)]
-            alone = all(pair.method == fastest.key and pair.sure for pair in others)
-            return ("fastest" if alone and others else "fastest, not significantly"), ""
-        pair = self._pair(fastest, variant, parts)
-        if pair is None:
+    def _behind(self, key: Key, fastest: Key) -> tuple[str, str]:
+        """Return text and note: how far a row is behind another that is the fastest shown."""
+        pair = self._ahead.get(frozenset((key, fastest)))
+        if pair is None:  # the same, or no seed in common
             return "", ""
-        sure, medians = pair.sure and pair.method == fastest.key, self._arrived(parts)
-        if variant in medians:
-            return f"{medians[variant].centre / medians[fastest].centre:.2f} ×", "" if sure else UNSURE
-        if pair.method != fastest.key:  # it was trained for less time than the fastest took
+        sure, own, first = pair.sure and pair.method == fastest, self.medians[key], self.medians[fastest]
+        if own and first:
+            return f"{own.centre / first.centre:.2f} ×", "" if sure else UNSURE
+        if pair.method != fastest:  # it was trained for less time than the fastest took
             return MISSING, UNSURE
         return f"at least {pair.factor:.2f} ×", "" if sure else UNSURE
 
@@ -252,14 +254,14 @@ class AnswerView(ReportView):
 UNSURE = "not significant"
 
 
-def _time(found: Interval | None, own: Times, size: float, places: int, unit: str = "") -> str:
+def _time(found: Interval | None, own: Times, size: float, places: int) -> str:
     """Write a median with its interval, or of so few seeds that it has none, how many reached the target."""
     if found is None:
         return NEVER
     centre, low, high = (f"{each / size:,.{places}f}" for each in (found.centre, found.low, found.high))
     if found.absurd:
-        return f"{centre}{unit} ({len(own.reached)} of {own.count} seeds)"
-    return f"{centre} [{low}, {high}]{unit}"
+        return f"{centre} ({len(own.reached)} of {own.count} seeds)"
+    return f"{centre} [{low}, {high}]"
 
 
 def _written(found: Mapping[Key, Interval | None], size: float) -> dict[Key, Cell]:

@@ -118,6 +118,30 @@ class ConvergenceView(ReportView):
         return make_figure(section, "convergence", "Convergence", caption + cut, charts, height, share=("row", "all"))
 
 
+RISING = "not converged"
+
+
+def still_rises(scores: Sequence[float]) -> bool:
+    """Return whether the best score of a curve is in its last tenth, above all before by more than its noise.
+
+    The noise is what the score falls by, where it falls, from one evaluation to the next: the median.
+    """
+    values = np.asarray(scores, dtype=float)
+    last = max(1, len(values) // 10)
+    if len(values) < 3:
+        return False
+    falls = -np.diff(values)
+    falls = falls[falls > 0]
+    return bool(values[-last:].max() - values[:-last].max() > (np.median(falls) if len(falls) else 0.0))
+
+
+def not_converged(section: Section) -> set[Key]:
+    """Return the variants and numbers of parts of which more than half of the trials' curves still rise."""
+    rises = {trial: still_rises(curve["score"].tolist()) for trial, curve in section.curves.items()}
+    own = {key: [rises.get(str(trial), False) for trial in section.select(*key)["trial"]] for key in section.cells}
+    return {key for key, each in own.items() if 2 * sum(each) > len(each)}
+
+
 def _axes(curves: list[pd.DataFrame]) -> list[tuple[Axis, float]]:
     """Return the axes that curves have anything for, each with its unit; logarithmic where their ends are far apart."""
     axes = [(Axis("epoch", "Epoch", whole=True), 1.0)]

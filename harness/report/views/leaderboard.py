@@ -10,11 +10,12 @@ import pandas as pd
 from harness.metrics import Metric
 from harness.report.figure import Axis, Chart, Figure, Layer, cost_axis, deviation, guide_style, make_figure, tidy
 from harness.report.sections import Section
-from harness.report.table import Cell, Group, Row, Table, heading, missing, scale_of, stand, variants_table
+from harness.report.table import Cell, Group, Key, Row, Table, heading, missing, scale_of, stand, variants_table
 from harness.report.values import Values, counted_units, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, prose
 from harness.report.views.answer import AnswerView
+from harness.report.views.convergence import RISING, not_converged
 from harness.results.stats import Stat, common_places, percent, scaled
 
 COSTS = {  # by metric: what is of the whole training has another name than an epoch's
@@ -158,29 +159,47 @@ class LeaderboardView(ReportView):
     chart = True
 
     def table(self) -> Table | None:
-        section, parts = self.section, self.section.compared_parts
-        if parts is None:
+        section, answer = self.section, AnswerView(self.section)
+        tried = [(v, parts) for parts in section.parts for v in section.tried(parts)]
+        keys = [key for key in tried if key not in answer.repeated]
+        if len(keys) < 2 or section.ok.empty:
             return None
-        answer, columns = AnswerView(section), dict[str, Mapping[Variant, Cell]]()
-        if section.target is not None and any(count == parts for _, count in answer.times):
-            columns[f"To {100 * section.target:.1f} % ({answer.unit[1]})"] = answer.written(parts)
-            columns["Behind"] = answer.distances(parts)
+        columns: dict[str, Mapping[Key, Cell]] = {}
+        if answer.rows:
+            columns[f"To {100 * (section.target or 0):.1f} % ({answer.unit[1]})"] = answer.written(answer.rows)
+            columns["Behind"] = answer.distances(answer.rows)
         known = [[name for name in names if values_of(section, name)] for names in COLUMNS]
-        columns |= dict(self._column(names[0], parts) for names in known if names)
+        rising = not_converged(section)
+        for name in (names[0] for names in known if names):
+            head, cells = self._column(name)
+            marked = {k: replace(c, note=RISING) if k in rising else c for k, c in cells.items()}
+            columns[head] = marked if name == "best_val" else cells
         medians, scores = answer.medians, values_of(section, "best_val")
 
-        def order(variant: Variant) -> tuple[float, float]:
-            median, score = medians.get((variant, parts)), scores.get((variant, parts))
+        def order(key: Key) -> tuple[float, float]:
+            median, score = medians.get(key), scores.get(key)
             return median.centre if median else float("inf"), -score.mean if score else 0.0
 
+        several = len(section.parts) > 1
         rows = [
-            Row(v.label, tuple(cells.get(v, Cell(number=False)) for cells in columns.values()), v, parts)
-            for v in sorted(section.tried(parts), key=order)
+            Row(
+                f"{key[0].label}, P = {key[1]}" if several else key[0].label,
+                tuple(cells.get(key, Cell(number=False)) for cells in columns.values()),
+                *key,
+            )
+            for key in sorted(keys, key=order)
         ]
-        counts = [len(section.select(v, parts)) for v in section.tried(parts)]
+        counts = [len(section.select(*key)) for key in keys]
         least, most = min(filter(None, counts), default=0), max(counts)
-        seeds = counted_units(most, "seed") if least == most else f"{least} to {most} seeds"
-        caption = prose("leaderboard.table", parts=parts, seeds=seeds)
+        why = prose("leaderboard.rising") if rising else ""
+        caption = prose(
+            "leaderboard.table",
+            parts="" if several else f"P = {section.parts[0]}, ",
+            seeds=counted_units(most, "seed") if least == most else f"{least} to {most} seeds",
+            target=f", {section.target_text}," if answer.rows else "",
+            same=answer.same,
+            rising=why,
+        )
         return Table(f"Leaderboard, {section.title}", caption, "Method", (Group("", tuple(columns)),), tuple(rows))
 
     def figure(self) -> Figure | None:
@@ -198,14 +217,18 @@ class LeaderboardView(ReportView):
         caption = prose("leaderboard.figure")
         return make_figure(section, "leaderboard", "Test score and training time", caption, [chart], 3.4, keys=FRONT)
 
-    def _column(self, name: str, parts: int) -> tuple[str, dict[Variant, Cell]]:
-        """Return the heading and the cells of a metric."""
+    def _column(self, name: str) -> tuple[str, dict[Key, Cell]]:
+        """Return the heading and the cells of a metric, the best of each number of parts marked."""
         section, metric = self.section, self.section.metric_of(name)
-        stats = {v: stat for (v, count), stat in values_of(section, name).items() if count == parts}
-        size, unit = scale_of(metric, values_of(section, name))
+        stats = values_of(section, name)
+        size, unit = scale_of(metric, stats)
         places = 2 if metric.difference else common_places(stat.mean / size for stat in stats.values())
-        cells = {
-            v: Cell(scaled(stats[v], size, places)) if v in stats else missing(section, v, parts)
-            for v in section.tried(parts)
-        }
-        return heading(metric, unit), stand(section, name, parts, cells)
+        found: dict[Key, Cell] = {}
+        for parts in section.parts:
+            cells = {
+                v: Cell(scaled(stats[v, parts], size, places)) if (v, parts) in stats else missing(section, v, parts)
+                for v in section.tried(parts)
+            }
+            own = stand(section, name, parts, cells)
+            found |= {(v, parts): replace(cell, among=str(parts)) for v, cell in own.items()}
+        return heading(metric, unit), found
