@@ -178,7 +178,7 @@ def _section(section: Section) -> dict[str, Any]:
         "dataset": section.name,
         "parts": section.compared_parts,
         "variants": [
-            {"label": v.label, "method": v.method, **{k: _style(v.style)[k] for k in ("colour", "dark", "shape")}}
+            {"label": v.label, "method": v.method, **_style(v.style)}
             for v in section.variants
         ],
         "metrics": metrics,

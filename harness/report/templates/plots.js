@@ -57,7 +57,7 @@ function scaleOf(axis, name) {
 
 // Ticks with names of their own are looked up: a name is data, no part of an expression.
 function axisOf(axis, names, across) {
-  const own = { title: axis.title || null, labelOverlap: true, ...(across ? {} : { titlePadding: 6 }) };
+  const own = { title: axis.title || null, labelOverlap: true, labelSeparation: 3, ...(across ? {} : { titlePadding: 6 }) };
   if (axis.ticks) return { ...own, values: axis.ticks.map(([place]) => place), labelExpr: `${names}[datum.value]` };
   if (axis.log) return { ...own, format: "~g", tickCount: 5 };
   return { ...own, tickCount: 5, ...(axis.whole ? { tickMinStep: 1, format: ",d" } : { format: ",~r" }) };
@@ -381,7 +381,13 @@ function swatchOf(own, entry, dark) {
 function drawLegend(plot, dark) {
   const { own, legend } = plot, there = new Set(plot.points.map((each) => each.key));
   const left = own.entries.filter((each) => there.has(each.label) || !(each.series || each.label in own.components));
-  legend.replaceChildren(...(own.colour ? [gradient(own.colour)] : left.map((entry) => {
+  if (own.colour) legend.replaceChildren(gradient(own.colour));
+  else fillLegend(plot, left, there, dark);
+}
+
+// `there`: the labels that have something to be left bright.
+function fillLegend(plot, entries, there, dark) {
+  plot.legend.replaceChildren(...entries.map((entry) => {
     const text = Object.assign(document.createElement("span"), { textContent: entry.label });
     const key = entry.label, holder = document.createElement(there.has(key) ? "button" : "span");
     if (holder.type) {
@@ -389,9 +395,9 @@ function drawLegend(plot, dark) {
       holder.setAttribute("aria-pressed", String(plot.picked.has(key)));
       holder.addEventListener("click", () => pick(plot, key, holder));
     }
-    holder.append(swatchOf(own, entry, dark), text);
+    holder.append(swatchOf(plot.own, entry, dark), text);
     return holder;
-  })));
+  }));
 }
 
 function pick(plot, key, button) {
