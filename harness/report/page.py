@@ -22,7 +22,7 @@ from harness.errors import UserError
 from harness.registry import PluginKey
 from harness.report.figure import Figure, Picture
 from harness.report.page_data import embedded_figure, embedded_trials
-from harness.report.palette import on_dark
+from harness.report.palette import Style, on_dark
 from harness.report.sections import Section, make_sections
 from harness.report.summary import Summary, answer_sentences, claims_table, make_summaries, overview_table
 from harness.report.sweeps import Networks, find_networks, find_workloads, sweeps
@@ -38,10 +38,10 @@ Plugins = Mapping[PluginKey, PluginSource]
 
 
 class Choice(NamedTuple):
-    """One value of a filter; `under`: its variants, of a method with several, each with its colour."""
+    """One value of a filter; `under`: its variants, of a method with several, each with its mark."""
 
     value: str
-    colour: str = ""
+    style: Style | None = None
     under: tuple[Choice, ...] = ()
 
 
@@ -55,9 +55,9 @@ class Filter(NamedTuple):
 
 def make_filters(sections: Sequence[Section]) -> list[Filter]:
     """Return the filters in which there is something to choose."""
-    own: dict[str, dict[str, str]] = {}
+    own: dict[str, dict[str, Style]] = {}
     for variant in (variant for section in sections for variant in section.variants):
-        own.setdefault(variant.method, {})[variant.label] = variant.style.colour
+        own.setdefault(variant.method, {})[variant.label] = variant.style
     methods = [
         Choice(method, under=tuple(itertools.starmap(Choice, labels.items())))
         if len(labels) > 1

@@ -21,13 +21,6 @@ from harness.report.values import values_of
 from harness.results.stats import numbers
 
 DIGITS = 6  # significant ones of a value
-SHAPES = {
-    "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross",
-    "X": "M-1,-0.5L-0.5,-1L0,-0.5L0.5,-1L1,-0.5L0.5,0L1,0.5L0.5,1L0,0.5L-0.5,1L-1,0.5L-0.5,0Z",
-    "<": "triangle-left", ">": "triangle-right", "p": "M0,-1L0.952,-0.31L0.588,0.81L-0.588,0.81L-0.952,-0.31Z",
-    "h": "M0,-1L0.866,-0.5L0.866,0.5L0,1L-0.866,0.5L-0.866,-0.5Z",
-}  # fmt: skip
-"""Vega's shapes, or their paths, of the markers of `palette`."""
 LINE = 1.4  # pixels that a dash's lengths are times
 POINTS = 100  # of a learning curve; of more every second, third, ...
 WHOLE = (
@@ -97,7 +90,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
 
 def _style(style: Style) -> dict[str, Any]:
     dash = [] if style.dash == "-" else [round(LINE * length, 1) for length in style.dash[1]]
-    return _some(colour=style.colour, dark=on_dark(style.colour), shape=SHAPES.get(style.marker), dash=dash)
+    return _some(colour=style.colour, dark=on_dark(style.colour), shape=style.outline, dash=dash)
 
 
 def _panel(panel: Chart, figure: Figure, series: dict[tuple[str, str], int], looks: dict[Style, int]) -> dict[str, Any]:
@@ -178,7 +171,7 @@ def _section(section: Section) -> dict[str, Any]:
         "dataset": section.name,
         "parts": section.compared_parts,
         "variants": [
-            {"label": v.label, "method": v.method, **{k: _style(v.style)[k] for k in ("colour", "dark", "shape")}}
+            {"label": v.label, "method": v.method, **_style(v.style)}
             for v in section.variants
         ],
         "metrics": metrics,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,7 +14,21 @@ COLOURS = (
     "#222222", "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#920000",
     "#490092", "#b66dff", "#117733", "#bbbbbb", "#ee6677", "#882e72", "#555555",
 )  # fmt: skip
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
+Marker = str | tuple[tuple[float, float], ...]
+HOURGLASS: Marker = ((-1, -1), (1, -1), (-1, 1), (1, 1), (-1, -1))
+BOW_TIE: Marker = ((-1, -1), (-1, 1), (1, -1), (1, 1), (-1, -1))
+MARKERS: tuple[Marker, ...] = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", HOURGLASS, "p", BOW_TIE, "d", "h")
+"""Of each colour its marker for matplotlib. Those that look alike, such as "o" and "p", have unlike colours."""
+OUTLINES: dict[Marker, str] = {
+    "o": "M-1,0A1,1,0,1,1,1,0A1,1,0,1,1,-1,0Z", "s": "M-.9,-.9H.9V.9H-.9Z", "^": "M0,-1L1,.9H-1Z",
+    "D": "M0,-1.2L1.2,0L0,1.2L-1.2,0Z", "v": "M0,1L1,-.9H-1Z", "<": "M-1,0L.9,-1V1Z", ">": "M1,0L-.9,-1V1Z",
+    "P": "M-.4,-1H.4V-.4H1V.4H.4V1H-.4V.4H-1V-.4H-.4Z",
+    "X": "M-1,-.5L-.5,-1L0,-.5L.5,-1L1,-.5L.5,0L1,.5L.5,1L0,.5L-.5,1L-1,.5L-.5,0Z",
+    "*": "M0,-1.2L.28,-.39L1.14,-.37L.45,.15L.71,.97L0,.48L-.71,.97L-.45,.15L-1.14,-.37L-.28,-.39Z",
+    HOURGLASS: "M-1,-1H1L-1,1H1Z", BOW_TIE: "M-1,-1V1L1,-1V1Z", "d": "M0,-1.2L.7,0L0,1.2L-.7,0Z",
+    "p": "M0,-1L.95,-.31L.59,.81L-.59,.81L-.95,-.31Z", "h": "M0,-1L.87,-.5V.5L0,1L-.87,.5V-.5Z",
+}  # fmt: skip
+"""Of each marker its path for SVG, and for Vega."""
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]
 DASHES: tuple[Dash, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 1, 1, 1)))
 # Work in blues, communication in warm hues, so that a glance distinguishes them.
@@ -35,35 +50,38 @@ SPARE = ("#e69f00", "#cc79a7", "#117733", "#920000", "#555555")
 
 @dataclass(frozen=True)
 class Style:
-    """How one method variant is drawn; colour, marker and dash together are unique.
-
-    So are marker and dash of the first 44, for print without colours.
-    """
+    """How one method variant is drawn; colour and dash together are unique, as are marker and dash."""
 
     colour: str
-    marker: str
+    marker: Marker
     dash: Dash
+
+    @property
+    def outline(self) -> str | None:
+        """The path of the marker; None without one."""
+        return OUTLINES.get(self.marker)
 
 
 def variant_styles(methods: Sequence[str], colours: Mapping[str, str] = MappingProxyType({})) -> list[Style]:
     """Return the styles of a report's variants, given the method of each, and the colours of methods.
 
-    The first variant of a method with a colour has that, in every report; the others have colours of methods that are
-    not there, black last. Markers repeat, with other dashes, after eleven, and colours only with another dash.
+    The first variant of a method with a colour has that in every report, its marker and no dash; of methods that want
+    one colour the first has it. The others have colours that are left, black last, then those of all with a dash. A
+    marker follows from its colour.
     """
-    styles: list[Style] = []
-    used: set[tuple[str, Dash]] = set()
-    homes = {method: colour for method, colour in colours.items() if colour}
-    kept = {homes[method] for method in methods if method in homes} | {COLOURS[0]}
-    for i, method in enumerate(methods):
-        dash = DASHES[i // len(MARKERS) % len(DASHES)]
-        spare = [colour for colour in COLOURS if colour not in kept] + list(COLOURS)
-        free = (each for each in spare if (each, dash) not in used)
-        colour = homes.pop(method, None) or next(free, COLOURS[i % len(COLOURS)])  # any in turn when none is left
-        kept.add(colour)
-        used.add((colour, dash))
-        styles.append(Style(colour, MARKERS[i % len(MARKERS)], dash))
-    return styles
+    homes: dict[str, str] = {}
+    for method in methods:
+        if (own := colours.get(method)) and own not in homes.values():
+            homes[method] = own
+    marks = [(colour, dash) for dash in DASHES for colour in (*COLOURS[1:], COLOURS[0])]
+    free = itertools.cycle([mark for mark in marks if mark not in [(home, "-") for home in homes.values()]])
+    found = [(homes.pop(method), DASHES[0]) if method in homes else next(free) for method in methods]
+    return [Style(colour, _marker_of(colour), dash) for colour, dash in found]
+
+
+def _marker_of(colour: str) -> Marker:
+    known = COLOURS.index(colour) if colour in COLOURS else int(colour[1:], 16)
+    return MARKERS[known % len(MARKERS)]
 
 
 PAPER = "#14181f"  # the dark page's; its other colours are in the style sheet

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from harness.metrics import Metric
 from harness.report.columns import WHY
+from harness.report.palette import Style
 from harness.report.sections import Section
 from harness.report.values import Values, standing, totals, values_of
 from harness.report.variants import Variant
@@ -74,9 +75,9 @@ class Row:
     dataset: str | None = None
 
     @property
-    def colour(self) -> str:
-        """The variant's colour, "" without one."""
-        return self.variant.style.colour if self.variant else ""
+    def style(self) -> Style | None:
+        """The variant's colour and marker."""
+        return self.variant.style if self.variant else None
 
 
 @dataclass(frozen=True)

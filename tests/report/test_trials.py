@@ -15,8 +15,8 @@ from report.measured import FULL, Write, one_section
 
 from harness.report import write_report
 from harness.report.page import trials_table
-from harness.report.page_data import POINTS, SHAPES, embedded_trials
-from harness.report.palette import MARKERS
+from harness.report.page_data import POINTS, embedded_trials
+from harness.report.palette import MARKERS, OUTLINES
 from harness.results.stats import MISSING
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +68,7 @@ def test_there_is_nothing_of_one_method(write: Write) -> None:
 
 
 def test_every_marker_has_a_shape() -> None:
-    assert set(SHAPES) == set(MARKERS)
+    assert set(OUTLINES) == set(MARKERS)
 
 
 def test_the_bundle_is_of_the_versions_that_are_pinned() -> None:

@@ -117,7 +117,6 @@ function colours() {
   return { ink: style.color, line: dark ? "#39414d" : "#d9dee5", soft: dark ? "#a0a9b8" : "#5b6472", dark };
 }
 
-const LEGEND = 330; // pixels
 const WHEEL = "wheel![event.ctrlKey || event.metaKey]"; // alone it scrolls the page
 
 function specOf(own, x, y, shown, several, width, lines = false) {
@@ -126,22 +125,19 @@ function specOf(own, x, y, shown, several, width, lines = false) {
     title: own.metrics[{ x, y }[name]].title });
   const across = axis("x", !lines && chosen.logx), up = axis("y", !lines && chosen.logy);
   const only = (kind) => [{ filter: `datum.kind === '${kind}'` }];
-  const variants = own.variants.filter((each) => shown.has(each.label)), names = variants.map((each) => each.label), wide = width >= 760;
-  const legend = { title: null, orient: wide ? "right" : "bottom", columns: 1, labelLimit: wide ? LEGEND - 40 : width - 60, symbolStrokeWidth: 2 };
-  const colour = { field: "method", type: "nominal", scale: { domain: names, range: variants.map((each) => (dark ? each.dark : each.colour)) }, legend };
-  const shape = { field: "method", type: "nominal", scale: { domain: names, range: variants.map((each) => each.shape) }, legend };
+  const variants = own.variants.filter((each) => shown.has(each.label)), domain = variants.map((each) => each.label);
+  const look = (range) => ({ field: "method", type: "nominal", scale: { domain, range }, legend: null });
+  const colour = look(variants.map((each) => (dark ? each.dark : each.colour))), shape = look(variants.map((each) => each.shape));
   const whisker = (a, b, channel, one) => ({ transform: only("mean"), mark: { type: "rule", opacity: 0.7 },
     encoding: { [channel]: { ...one, field: a }, [`${channel}2`]: { field: b }, [channel === "x" ? "y" : "x"]: channel === "x" ? up : across, color: colour } });
-  const isMean = "datum.kind === 'mean'", picked = { param: "pick" };
+  const isMean = "datum.kind === 'mean'", picked = "!length(picked) || indexof(picked, datum.method) >= 0";
   // One layer: where one has selections, the marks of the others feel no pointer.
-  const points = { params: [{ name: "zoom", select: { type: "interval", zoom: WHEEL }, bind: "scales" },
-    { name: "pick", select: { type: "point", fields: ["method"] }, bind: "legend" }],
-  transform: [{ filter: "datum.kind !== 'front'" }], mark: { type: "point", strokeWidth: 2 },
+  const points = { params: [{ name: "zoom", select: { type: "interval", zoom: WHEEL }, bind: "scales" }], transform: [{ filter: "datum.kind !== 'front'" }], mark: { type: "point", strokeWidth: 2 },
   encoding: { x: across, y: up, color: colour, fill: colour, shape,
     size: { condition: { test: isMean, value: 95 }, value: 22 },
     strokeWidth: { condition: { test: isMean, value: 2 }, value: 0 },
     fillOpacity: { condition: { test: `datum.front || !(${isMean})`, value: 1 }, value: 0 },
-    opacity: { condition: [{ test: { and: [picked, isMean] }, value: 1 }, { test: picked, value: 0.4 }], value: 0.12 } } };
+    opacity: { condition: [{ test: `(${picked}) && ${isMean}`, value: 1 }, { test: picked, value: 0.4 }], value: FAINT } } };
   const layer = [
     { transform: only("front"), mark: { type: "line", interpolate: "step-after", strokeDash: [5, 4], color: soft, strokeWidth: 1 },
       encoding: { x: across, y: up, order: { field: "x", type: "quantitative" } } },
@@ -150,11 +146,11 @@ function specOf(own, x, y, shown, several, width, lines = false) {
   ];
   if (lines) {
     layer.splice(0, layer.length, { params: points.params, mark: { type: "line", strokeWidth: 1.5 },
-      encoding: { x: across, y: up, color: colour, detail: { field: "trial" }, opacity: { condition: { ...picked, value: 0.8 }, value: 0.08 } } });
+      encoding: { x: across, y: up, color: colour, strokeDash: look(variants.map((each) => each.dash || [1, 0])), detail: { field: "trial" }, opacity: { condition: { test: picked, value: 0.8 }, value: 0.08 } } });
   }
-  const room = width - 80 - (wide ? LEGEND : 0), size = { width: several ? Math.max(160, room / several - 30) : room, height: 300 };
+  const room = width - 80, size = { width: several ? Math.max(160, room / several - 30) : room, height: 300 };
   return {
-    data: { name: "points" }, background: null,
+    data: { name: "points" }, params: [{ name: "picked", value: [] }], background: null,
     ...(several ? { facet: { column: { field: "parts", type: "ordinal", title: null, header: { labelExpr: "'P = ' + datum.value", labelColor: ink } } }, spec: { layer, ...size } } : { layer, ...size }),
     config: config(colours()),
   };
@@ -237,7 +233,9 @@ async function render(chart, own, points, spec, x, y) {
   const view = makeView(spec, plot, (event, item) => tip(box, event, item?.datum, own, x, y));
   chart.view = view;
   chart.points = points;
-  await view.data("points", points).runAsync();
+  const there = new Set(points.map((each) => each.method)), left = chart.own.variants.filter((each) => there.has(each.label));
+  fillLegend(chart, left.map((style) => ({ label: style.label, drawn: chart.curves ? "line" : "point", style })), there, colours().dark);
+  await view.data("points", points).signal("picked", [...chart.picked]).runAsync();
 }
 
 function drawNow(chart) {
@@ -294,10 +292,11 @@ function makeChart(figure) {
   const own = embedded.find((each) => each.anchor === anchor);
   if (!own || (curves ? !own.curves.some(([at]) => at.length) : !own.across || !own.up)) return;
   const controls = document.createElement("div"), plot = document.createElement("div");
-  const box = document.createElement("div"), said = document.createElement("p");
+  const legend = document.createElement("div"), box = document.createElement("div"), said = document.createElement("p");
   controls.className = "controls";
   plot.className = "chart";
   plot.setAttribute("role", "img");
+  legend.className = "legend";
   box.className = "tip";
   box.hidden = true;
   said.className = "setting";
@@ -313,8 +312,9 @@ function makeChart(figure) {
   }
   const parts = [...new Set(own.trials.parts)].sort((a, b) => a - b);
   if (parts.length > 1) menu("P", "parts", [...parts.map((each) => [String(each), String(each)]), ["all", "all"]], controls);
-  figure.prepend(controls, plot, said, box);
-  const chart = { own, figure, plot, box, said, curves, seen: false, due: false };
+  figure.prepend(controls, plot, legend, said, box);
+  const chart = { own, figure, plot, legend, box, said, curves, picked: new Set(), seen: false, due: false };
+  chart.shown = [chart]; // as a figure's panels
   charts.push(chart);
   new IntersectionObserver((entries) => {
     chart.seen = entries.some((each) => each.isIntersecting);

@@ -4,9 +4,6 @@ const plots = [];
 const NARROWEST = { plane: 290, bars: 560, stack: 480, cells: 180 }; // pixels of a panel next to others
 const NAMES = 230; // pixels of names next to stacks
 const BAND = 0.14, FAINT = 0.12;
-const OUTLINES = { circle: "M-1,0A1,1,0,1,1,1,0A1,1,0,1,1,-1,0Z", square: "M-1,-1H1V1H-1Z", diamond: "M0,-1.3L1,0L0,1.3L-1,0Z",
-  cross: "M-1,-.4H-.4V-1H.4V-.4H1V.4H.4V1H-.4V.4H-1Z", "triangle-up": "M0,-1L1,1H-1Z", "triangle-down": "M0,1L1,-1H-1Z",
-  "triangle-left": "M-1,0L1,-1V1Z", "triangle-right": "M1,0L-1,-1V1Z" };
 
 // --- what is left
 
@@ -57,7 +54,7 @@ function scaleOf(axis, name) {
 
 // Ticks with names of their own are looked up: a name is data, no part of an expression.
 function axisOf(axis, names, across) {
-  const own = { title: axis.title || null, labelOverlap: true, ...(across ? {} : { titlePadding: 6 }) };
+  const own = { title: axis.title || null, labelOverlap: true, labelSeparation: 3, ...(across ? {} : { titlePadding: 6 }) };
   if (axis.ticks) return { ...own, values: axis.ticks.map(([place]) => place), labelExpr: `${names}[datum.value]` };
   if (axis.log) return { ...own, format: "~g", tickCount: 5 };
   return { ...own, tickCount: 5, ...(axis.whole ? { tickMinStep: 1, format: ",d" } : { format: ",~r" }) };
@@ -374,24 +371,37 @@ function swatchOf(own, entry, dark) {
   const made = svg("svg", { viewBox: "0 0 26 12", width: area ? 14 : 26, height: 12, "aria-hidden": "true" });
   if (area) made.append(svg("rect", { x: 1, y: 1, width: 24, height: 10, fill: colour, stroke: colour, "fill-opacity": isSecond(own, look, dark) ? 0.45 : 1 }));
   if (entry.drawn === "line" || entry.drawn === "path") made.append(svg("line", { x1: 0, x2: 26, y1: 6, y2: 6, stroke: colour, "stroke-width": 1.7, "stroke-dasharray": dash.join(" ") }));
-  if (entry.drawn !== "area" && entry.style.shape) made.append(svg("path", { d: OUTLINES[shape] || shape, transform: "translate(13,6) scale(4)", fill: colour }));
+  if (entry.drawn !== "area" && entry.style.shape) made.append(svg("path", { d: shape, transform: "translate(13,6) scale(4)", fill: colour }));
   return made;
 }
 
 function drawLegend(plot, dark) {
   const { own, legend } = plot, there = new Set(plot.points.map((each) => each.key));
   const left = own.entries.filter((each) => there.has(each.label) || !(each.series || each.label in own.components));
-  legend.replaceChildren(...(own.colour ? [gradient(own.colour)] : left.map((entry) => {
-    const text = Object.assign(document.createElement("span"), { textContent: entry.label });
+  if (own.colour) legend.replaceChildren(gradient(own.colour));
+  else fillLegend(plot, left, there, dark);
+}
+
+// A label, its options small.
+function named(label) {
+  const text = document.createElement("span"), start = label.indexOf(" ("), end = label.lastIndexOf(")") + 1;
+  if (start < 0 || end < start) text.append(label);
+  else text.append(label.slice(0, start), Object.assign(document.createElement("small"), { textContent: label.slice(start, end) }), label.slice(end));
+  return text;
+}
+
+// `there`: the labels that have something to be left bright.
+function fillLegend(plot, entries, there, dark) {
+  plot.legend.replaceChildren(...entries.map((entry) => {
     const key = entry.label, holder = document.createElement(there.has(key) ? "button" : "span");
     if (holder.type) {
       holder.type = "button";
       holder.setAttribute("aria-pressed", String(plot.picked.has(key)));
       holder.addEventListener("click", () => pick(plot, key, holder));
     }
-    holder.append(swatchOf(own, entry, dark), text);
+    holder.append(swatchOf(plot.own, entry, dark), named(key));
     return holder;
-  })));
+  }));
 }
 
 function pick(plot, key, button) {

@@ -174,6 +174,26 @@ function makeSortable(table) {
   }
 }
 
+// --- what fits
+
+// A table that is no wider than its place keeps its head in sight.
+const measure = new ResizeObserver((entries) => {
+  for (const scroll of new Set(entries.map(({ target }) => target.closest(".scroll")))) {
+    scroll.parentElement.classList.toggle("fits", scroll.firstElementChild.offsetWidth <= scroll.clientWidth);
+  }
+});
+
+// Where a phone shows the first columns only, a button has the others.
+function makeMore(figure) {
+  if (all("thead th[data-column]:not(.stub)", figure).length < 4) return;
+  const button = Object.assign(document.createElement("button"), { type: "button", className: "more", textContent: "All columns" });
+  button.setAttribute("aria-pressed", "false");
+  button.addEventListener("click", () => {
+    button.setAttribute("aria-pressed", String(figure.classList.toggle("all")));
+  });
+  figure.append(button);
+}
+
 // --- filters
 
 function choose(box) {
@@ -274,4 +294,6 @@ makeFilters();
 makeFolds();
 makeSwitch();
 all("figure.table table").forEach(makeSortable);
+all("figure.table table, figure.table .scroll").forEach((each) => measure.observe(each));
+all(".columns figure.table").forEach(makeMore);
 document.querySelector(".bar").hidden = false;
