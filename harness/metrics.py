@@ -138,6 +138,8 @@ class Metric(Registered):
     def word(self, change: float) -> str:
         """Return what to call a change; negative is less."""
         words = ("faster", "slower") if self.unit in ("s", "s/epoch") else ("less", "more")
+        if self.name.startswith("time_to_target"):
+            words = ("sooner", "later")
         if self.better != "less":
             rising = ("worse", "better") if self.difference else ("slower", "faster")
             words = rising if self.better else ("lower", "higher")

@@ -153,7 +153,11 @@ def compare(times: Mapping[str, Times], luck: Sequence[float] = ()) -> list[Ahea
 
     With equal methods any is called ahead in 5 % of cases at most (`contrast.holm`).
     """
-    found = leads(times, luck)
+    return judged(leads(times, luck))
+
+
+def judged(found: Sequence[Lead]) -> list[Ahead]:
+    """Return leads judged together."""
     return [lead.ahead(risk) for lead, risk in zip(found, holm([lead.doubt for lead in found]), strict=True)]
 
 
@@ -162,8 +166,8 @@ def leads(times: Mapping[str, Times], luck: Sequence[float] = ()) -> list[Lead]:
 
     Pairs of logarithms of one seed's times, whose variances are moved towards each other (`contrast.shrunken`). A
     censored time counts as its budget, which is too short: a method's lead over one that is censored is thus never made
-    larger, and the usual variance is that of methods that always reach the target. Which of two is ahead is never sure where the sooner one is censored
-    itself, or fewer than two seeds say how much one trial differs from another.
+    larger, and the usual variance is that of methods that always reach the target. Which of two is ahead is never sure
+    where the sooner one is censored itself, or fewer than two seeds say how much one trial differs from another.
 
     `luck`: of methods whose settings were searched, by how much the logarithm of a method's time would differ with
     another such search (`TunedMethod.luck`); all are taken to have the same. Without it verdicts are of the settings,

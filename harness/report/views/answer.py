@@ -16,7 +16,7 @@ from harness.report.values import values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, WorkloadsView, prose
 from harness.report.views.convergence import NEVER
-from harness.results.censored import R_MAX, Ahead, Profile, Times, compare, profiles
+from harness.results.censored import R_MAX, Ahead, Lead, Profile, Times, judged, leads, profiles
 from harness.results.stats import MISSING, Interval, byte_unit, common_places, significant, time_to_score, time_unit
 
 AMOUNTS = ("time_s", "sent_bytes", "joules")  # columns of an epoch that add up until the target
@@ -167,12 +167,11 @@ class AnswerView(ReportView):
     @cached_property
     def ahead(self) -> dict[int, list[Ahead]]:
         """How pairs of methods compare, by number of parts; methods by their variants' keys."""
-        return {
-            parts: compare(
-                {variant.key: own for (variant, count), own in self.times.items() if count == parts}, self._luck
-            )
-            for parts in self.section.parts
-        }
+        return {parts: judged(self.leads(parts)) for parts in self.section.parts}
+
+    def leads(self, parts: int) -> list[Lead]:
+        """Return how far ahead of each other every two methods are at a number of parts, not judged yet."""
+        return leads({v.key: own for (v, count), own in self.times.items() if count == parts}, self._luck)
 
     @cached_property
     def _luck(self) -> list[float]:
