@@ -150,7 +150,7 @@ def _methods(
             _table(metric, columns, [(heads(match), match.row) for match in own])
         typer.echo(f"A: the other method; B: {method}. All {len(matches)} verdicts hold together with 95 %")
         drifts = [match.row.drift for match in matches if match.row.drift != "none"]
-        for line in drift_lines(drifts, drifts[0]) if drifts else []:
+        for line in drift_lines(drifts):
             typer.echo(line)
     for note in [*notes, *failures(places), *(f"warning: {line}" for line in edited([results]))]:
         typer.echo(note, err=format == "csv")
@@ -255,13 +255,13 @@ DRIFTS: dict[Drift, str] = {
 }
 
 
-def drift_lines(trials: Sequence[Drift], whole: Drift) -> list[str]:
+def drift_lines(trials: Sequence[Drift], whole: Drift | None = None) -> list[str]:
     """Return lines on the machine's drift in each of several trials, and in all together: one line where they agree."""
-    of = {whole: [f"all {len(trials)}"]}
+    of = {whole: [f"all {len(trials)}"]} if whole else {}
     for drift, count in Counter(trials).items():
         of.setdefault(drift, []).append("each trial" if count == len(trials) else f"{count} of {len(trials)} trials")
     if len(of) == 1:
-        return [DRIFTS[whole]] if DRIFTS[whole] else []
+        return [DRIFTS[drift] for drift in of if DRIFTS[drift]]
     return [f"{' and '.join(names)}: {DRIFTS[drift]}" for drift, names in of.items() if DRIFTS[drift]]
 
 
