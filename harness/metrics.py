@@ -138,6 +138,8 @@ class Metric(Registered):
     def word(self, change: float) -> str:
         """Return what to call a change; negative is less."""
         words = ("faster", "slower") if self.unit in ("s", "s/epoch") else ("less", "more")
+        if self.name.startswith("time_to_target"):
+            words = ("sooner", "later")
         if self.better != "less":
             rising = ("worse", "better") if self.difference else ("slower", "faster")
             words = rising if self.better else ("lower", "higher")
@@ -381,7 +383,20 @@ def find_metric(name: str, declared: Iterable[Metric] = ()) -> Metric:
         return Metric.of_method(name.removeprefix(STAT), "a method's own")
     if name.startswith("time_") and name.endswith("_s"):  # a phase of a plugin's
         return _time(name, "a phase of an epoch", unit="s/epoch")
-    raise UserError(f"'{name}' is no metric of a trial", fix=nearest(name, known))
+    fix = nearest(name, known)
+    if fix.startswith("known: ") and (meant := _meant(name, [own[each] for each in known])):
+        fix = f"did you mean {' or '.join(repr(each) for each in meant)}?"
+    raise UserError(f"'{name}' is no metric of a trial", fix=fix)
+
+
+_SCORES = {"accuracy", "acc", "f1", "microf1", "macrof1"}  # what a score may be, which no column's name says
+
+
+def _meant(name: str, known: Iterable[Metric]) -> list[str]:
+    """Return at most three columns whose names or headings have all words of a name."""
+    words = ["score" if word in _SCORES else word for word in re.findall(r"[a-z0-9]+", name.casefold())]
+    texts = {metric.name: f"{metric.name} {metric.title}".casefold() for metric in known}
+    return [column for column, text in texts.items() if words and all(word in text for word in words)][:3]
 
 
 def installed() -> list[Metric]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from harness.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from harness.metrics import Metric
+    from harness.report.rivals import Match
     from harness.results.comparison import Compared, Pair, Pairing, Point
     from harness.results.contrast import Drift
     from harness.results.projection import HostLink, Projection
@@ -25,15 +27,31 @@ if TYPE_CHECKING:
 
 def compare(
     before: Annotated[
-        Path, typer.Argument(metavar="A", help="Results of before: a directory of results, or a suite's in it.")
+        Path,
+        typer.Argument(
+            metavar="A", help="Results of before: a directory, or a suite's in it; with --method those of all methods."
+        ),
     ],
-    after: Annotated[Path, typer.Argument(metavar="B", help="Results of after.")],
-    metric: Annotated[str, option("--metric COLUMN", "Metric to compare: a column of load_results.")] = "epoch_time_s",
+    after: Annotated[Path | None, typer.Argument(metavar="[B]", help="Results of after.", show_default=False)] = None,
+    method: Annotated[
+        str | None, option("--method NAME", "Compare methods within A: this one, or a variant as the report names it.")
+    ] = None,
+    against: Annotated[
+        str | None, option("--against NAME,...", "With --method: what it is held against.", show_default="all others")
+    ] = None,
+    metric: Annotated[
+        str | None,
+        option(
+            "--metric COLUMN",
+            "Metric to compare: a column of load_results; with --method several, with commas between them.",
+            show_default="epoch_time_s; with --method time to target, epoch time, scores, bytes",
+        ),
+    ] = None,
     fail_on: Annotated[
         str | None,
         option(
             "--fail-on PERCENT",
-            "Exit with 1 if B is surely worse, and by this or more, e.g. 5% (of scores: points), "
+            "Exit with 1 if B, or the method, is surely worse, and by this or more, e.g. 5% (of scores: points), "
             "or if a trial failed that was ok in A.",
         ),
     ] = None,
@@ -42,27 +60,44 @@ def compare(
     ] = False,
     format: Printed = "table",
 ) -> None:
-    """Compare two sets of results, trial by trial.
+    """Compare two sets of results trial by trial, or one method with others.
 
     Prints B / A (of scores B - A) of every trial and over all, with intervals that hold together with 95 %,
     and a verdict: slower, faster, or cannot tell and what it would take. Pairs are trials of one id, or else
-    those that agree in all that A and B have in common. See docs/compare.md.
+    those that agree in all that A and B have in common. With --method, A is each method that it is held against
+    and B the method, seed by seed, on every data set and number of parts. See docs/compare.md.
 
     Exit code: 0; 1 worse than --fail-on allows; 2 a mistake, or times of different machines.
     """
-    from harness.results.comparison import compare as compare_pairs
-    from harness.results.comparison import load_trials, metric_of, pair
-    from harness.results.frames import edited
-
     limit = None
     if fail_on is not None:
         if not (match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%?\s*", fail_on)):
             raise UserError(f"'{fail_on}' is no percentage", key="--fail-on", fix="e.g. 5%")
         limit = float(match[1]) / 100
+    if method is not None:
+        if after is not None:
+            raise UserError("compares methods within one directory", key="--method", fix=f"leave '{after}' out")
+        worse = _methods(before, method, against, metric, limit, any_machine, format)
+    elif after is None:
+        fix = "name a second directory, or a method of this one with --method"
+        raise UserError("nothing to compare with", file=before, fix=fix)
+    elif against is not None:
+        raise UserError("needs --method: the method that is held against others", key="--against")
+    else:
+        worse = _directories(before, after, metric or "epoch_time_s", limit, any_machine, format)
+    if worse:
+        raise typer.Exit(1)
+
+
+def _directories(before: Path, after: Path, metric: str, limit: float | None, any_machine: bool, format: str) -> bool:
+    """Compare two directories; return whether the second is worse than a limit allows."""
+    from harness.results.comparison import compare as compare_pairs
+    from harness.results.comparison import load_trials, metric_of, pair
+    from harness.results.frames import edited
+
     sides = load_trials(before), load_trials(after)
     chosen = metric_of(metric, [*sides[0], *sides[1]])
-    if limit is not None and chosen.better is None:
-        raise UserError(f"nothing says whether more or less of '{metric}' is better", key="--fail-on")
+    _check_direction(chosen, limit)
     found = pair(*sides)
     ok = [p for p in found.pairs if p.ok]
     notes = [*_machines(ok, chosen, any_machine, after), *_left_out(found, ok)]
@@ -73,15 +108,78 @@ def compare(
     _print(chosen, rows, whole, format)
     for note in notes:
         typer.echo(note, err=format == "csv")
-    broken = [p for p in found.pairs if p.before.status == "ok" != p.after.status]
-    unchanged = 0 if chosen.difference else 1
-    worse = [row for row in (*rows, whole) if row.worse]
-    if limit is not None and (broken or any(abs(row.change - unchanged) >= limit for row in worse)):
-        raise typer.Exit(1)
+    return limit is not None and (_broken(found.pairs) or _past(limit, [(chosen, row) for row in (*rows, whole)]))
 
 
-def _machines(pairs: Sequence[Pair], metric: Metric, any_machine: bool, after: Path) -> list[str]:
-    """Return notes on the environments; UserError for times of different machines."""
+def _methods(
+    results: Path,
+    method: str,
+    against: str | None,
+    metrics: str | None,
+    limit: float | None,
+    any_machine: bool,
+    format: str,
+) -> bool:
+    """Compare a method of a directory with others; return whether it is worse than a limit allows."""
+    from harness.report.rivals import USUAL, answers, failures, find_places, match_all, names_in
+    from harness.results.frames import edited, load_inputs
+
+    inputs = load_inputs(results)
+    places = find_places(inputs, method, names_in(against or ""))
+    matches = match_all(inputs, places, names_in(metrics) if metrics else USUAL, limit)
+    if not matches:
+        what = f"no trials that ended well on both sides have {metrics or 'one of the usual metrics'}"
+        raise UserError(what, key="--metric", file=results)
+    groups = {name: [*own] for name, own in itertools.groupby(matches, lambda match: match.metric)}
+    notes: dict[str, None] = {}
+    for metric in groups:
+        _check_direction(metric, limit if metrics else None)
+        for place in places:
+            notes |= dict.fromkeys(_machines(place.ok, metric, any_machine, results, busy=False))
+    several = len({match.place.mine for match in matches}) > 1
+
+    def heads(match: Match) -> list[object]:
+        return [str(match.place), match.place.other.label, *([match.place.mine.label] if several else [])]
+
+    columns = ["where", "A", *(["B"] if several else [])]
+    if format == "csv":
+        lines = [[metric.name, *heads(m), *_csv_row(m.row)] for metric, own in groups.items() for m in own]
+        print_csv(["metric", "where", "against", *(["method"] if several else []), *CSV], lines)
+    else:
+        for metric, own in groups.items():
+            _table(metric, columns, [(heads(match), match.row) for match in own])
+        typer.echo(f"A: the other method; B: {method}. All {len(matches)} verdicts hold together with 95 %")
+        drifts = [match.row.drift for match in matches if match.row.drift != "none"]
+        for line in drift_lines(drifts):
+            typer.echo(line)
+    for note in [*notes, *failures(places), *(f"warning: {line}" for line in edited([results]))]:
+        typer.echo(note, err=format == "csv")
+    for line in answers(matches) if format != "csv" else []:
+        typer.echo(line)
+    pairs = [pair for place in places for pair in place.pairs]
+    return limit is not None and (_broken(pairs) or _past(limit, [(match.metric, match.row) for match in matches]))
+
+
+def _check_direction(metric: Metric, limit: float | None) -> None:
+    if limit is not None and metric.better is None:
+        raise UserError(f"nothing says whether more or less of '{metric.name}' is better", key="--fail-on")
+
+
+def _broken(pairs: Sequence[Pair]) -> bool:
+    """Return whether a trial failed that was ok in A."""
+    return any(pair.before.status == "ok" != pair.after.status for pair in pairs)
+
+
+def _past(limit: float, rows: Sequence[tuple[Metric, Compared]]) -> bool:
+    """Return whether a row is surely worse, and by a limit or more."""
+    return any(row.worse and abs(row.change - (not metric.difference)) >= limit for metric, row in rows)
+
+
+def _machines(pairs: Sequence[Pair], metric: Metric, any_machine: bool, after: Path, *, busy: bool = True) -> list[str]:
+    """Return notes on the environments; UserError for times of different machines.
+
+    `busy`: whether one side may have got less of the processor; methods differ in that as they are.
+    """
     from harness.results.comparison import busier, differences
 
     if not pairs:
@@ -90,8 +188,8 @@ def _machines(pairs: Sequence[Pair], metric: Metric, any_machine: bool, after: P
     if apart.hardware and metric.machine and not any_machine:
         what = f"times of different machines: {'; '.join(apart.hardware)}"
         raise UserError(what, file=after, fix="run both on one machine, or say --any-machine")
-    busy = busier(pairs) if metric.machine else None
-    warnings = filter(None, (*apart.hardware, *apart.software, busy))
+    shares = busier(pairs) if metric.machine and busy else None
+    warnings = filter(None, (*apart.hardware, *apart.software, shares))
     return [*(f"code: {line}" for line in apart.code), *(f"warning: {line}" for line in warnings)]
 
 
@@ -111,20 +209,39 @@ def _left_out(found: Pairing, ok: Sequence[Pair]) -> list[str]:
     return notes
 
 
+CSV = ("seeds", "a", "b", "raw", "change", "low", "high", "verdict", "needs")
+
+
 def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: str) -> None:
     if format == "csv":
-        lines = [[row.label, row.trials, row.before, row.after, *numbers(row)] for row in rows]
-        lines.append(["all", whole.trials, None, None, *numbers(whole)])
-        print_csv(["trial", "seeds", "a", "b", "raw", "change", "low", "high", "verdict", "needs"], lines)
+        last = ["all", whole.trials, None, None, *numbers(whole)]
+        print_csv(["trial", *CSV], [*([row.label, *_csv_row(row)] for row in rows), last])
         return
-    shown = [[row.label, row.trials, *cells(row, metric), verdict(row)] for row in rows]
-    shown.append([f"all {len(rows)}", whole.trials, None, None, *cells(whole, metric)[2:], verdict(whole)])
-    columns = ["trial", "seeds", "A", "B", "B - A" if metric.difference else "B / A", "interval", "verdict"]
-    table(columns, shown, title=f"{metric.name}{f', {metric.better} is better' if metric.better else ''}")
+    together = [f"all {len(rows)}", whole.trials, None, None, *cells(whole, metric)[2:], verdict(whole)]
+    _table(metric, ["trial"], [([row.label], row) for row in rows], [together])
     if len(rows) > 1:
         typer.echo(f"intervals hold with 95 % for all {len(rows)} trials and their mean together")
     for line in drift_lines([row.drift for row in rows] if len(rows) > 1 else [], whole.drift):
         typer.echo(line)
+
+
+def _csv_row(row: Compared) -> list[object]:
+    ends = (value if math.isfinite(value) else None for value in (row.before, row.after))
+    return [row.trials, *ends, *numbers(row)]
+
+
+def _table(
+    metric: Metric,
+    heads: Sequence[str],
+    rows: Sequence[tuple[list[object], Compared]],
+    more: Sequence[list[object]] = (),
+) -> None:
+    """Print rows, each below its first cells, and `more` below them."""
+    shown = [[*first, row.trials, *cells(row, metric), verdict(row)] for first, row in rows]
+    ends = ["A", "B"] if heads[-1] == "trial" else ["of A", "of B"]
+    columns = [*heads, "seeds", *ends, "B - A" if metric.difference else "B / A", "interval", "verdict"]
+    title = f"{metric.name}{f', {metric.better} is better' if metric.better else ''}"
+    table(columns, [*shown, *more], title=title)
 
 
 DRIFTS: dict[Drift, str] = {
@@ -138,13 +255,13 @@ DRIFTS: dict[Drift, str] = {
 }
 
 
-def drift_lines(trials: Sequence[Drift], whole: Drift) -> list[str]:
+def drift_lines(trials: Sequence[Drift], whole: Drift | None = None) -> list[str]:
     """Return lines on the machine's drift in each of several trials, and in all together: one line where they agree."""
-    of = {whole: [f"all {len(trials)}"]}
+    of = {whole: [f"all {len(trials)}"]} if whole else {}
     for drift, count in Counter(trials).items():
         of.setdefault(drift, []).append("each trial" if count == len(trials) else f"{count} of {len(trials)} trials")
     if len(of) == 1:
-        return [DRIFTS[whole]] if DRIFTS[whole] else []
+        return [DRIFTS[drift] for drift in of if DRIFTS[drift]]
     return [f"{' and '.join(names)}: {DRIFTS[drift]}" for drift, names in of.items() if DRIFTS[drift]]
 
 
@@ -166,6 +283,8 @@ def cells(row: Compared, metric: Metric) -> list[object]:
         return f"{100 * value:+.2f}" if metric.difference else f"{value:.3f}"
 
     def amount(value: float) -> object:
+        if math.isinf(value):
+            return "not reached"
         if metric.difference:
             return f"{100 * value:.2f}"
         return bytes_text(value) if metric.unit.removesuffix("/epoch") == "B" else value

@@ -238,6 +238,7 @@ MARKS: dict[State, str] = {
     "not measured": "–",
 }
 BAD: tuple[State, ...] = ("fails", "indicated against")
+OWN = "own claim"  # the source of a claim that names none
 ON_TWIN = "on a twin: says nothing of the paper's absolute numbers"
 RULE = (
     "Value [interval over seeds, of times over their repeats too, 95 % for all rows of a claim together]. Holds, "
@@ -271,7 +272,7 @@ def claims_table(suite: Judged) -> Table:
     for verdict in suite.verdicts:
         expected = _words(verdict.expected, verdict.claim.metric)
         cells = (_state(verdict.state, verdict.twin), expected, _words(verdict.measured, verdict.why))
-        rows += [Row(verdict.claim.name), Row(verdict.claim.source, cells)]
+        rows += [Row(verdict.claim.name), Row(verdict.claim.source or OWN, cells)]
         if len(verdict.rows) > 1:
             rows += [
                 Row(row.label, (_state(row.state), _words(""), _words(row.shown, _why(row)))) for row in verdict.rows
@@ -310,7 +311,7 @@ def _lines(suite: Judged) -> Iterator[str]:
     for verdict in suite.verdicts:
         yield f"  {MARKS[verdict.state]} {verdict.state}: {verdict.claim.name}"
         twin = f" ({ON_TWIN})" if verdict.twin and not everywhere else ""
-        yield f"      source:   {verdict.claim.source}{twin}"
+        yield f"      source:   {verdict.claim.source or OWN}{twin}"
         yield f"      measures: {subject(verdict.claim)}"
         yield f"      expected: {verdict.expected}"
         results = {"measured:": verdict.measured, "why:": verdict.why}

@@ -16,7 +16,7 @@ from harness.report.columns import MODEL, MODEL_SUFFIX
 from harness.report.palette import PHASES, PURPOSES
 from harness.report.sections import Section
 from harness.report.variants import Variant
-from harness.results.contrast import Drift, Pairs, Run, all_pairs, needed
+from harness.results.contrast import Drift, Estimate, Pairs, Run, all_pairs, needed
 from harness.results.stats import Interval, Stat, numbers, over_seeds, significant
 
 Values = dict[tuple[Variant, int], Stat]
@@ -110,7 +110,12 @@ class Comparison:
         trials = section.runs_of if self.metric.machine else section.select
         runs = {variant: _runs(trials(variant, parts), self.metric) for variant in self.order}
         cells = {(a, b): self._pairs(runs[a], runs[b]) for a, b in itertools.combinations(self.order, 2)}
-        self.found = all_pairs({names: cell for names, cell in cells.items() if cell}, self.metric)
+        self.cells = {names: cell for names, cell in cells.items() if cell}
+
+    @cached_property
+    def found(self) -> dict[tuple[Variant, Variant], Estimate]:
+        """How every two of them differ, the second as B; judged together."""
+        return all_pairs(self.cells, self.metric)
 
     def _pairs(self, a: Runs, b: Runs) -> Pairs | None:
         """Return the runs of seeds that two variants share; None if they share none, or a ratio cannot be taken.

@@ -18,7 +18,19 @@ import numpy as np
 from scipy.stats import CensoredData, binomtest, ecdf
 
 from harness.metrics import Metric
-from harness.results.contrast import RISK, WORTH_POINTS, Contrast, Name, Pairs, doubt, holm, mean_reach, reach, shrunken
+from harness.results.contrast import (
+    RISK,
+    WORTH_POINTS,
+    Contrast,
+    Estimate,
+    Name,
+    Pairs,
+    doubt,
+    holm,
+    mean_reach,
+    reach,
+    shrunken,
+)
 from harness.results.record import Record
 from harness.results.stats import CONFIDENCE, Interval, Values, join_unique, mean
 
@@ -102,14 +114,62 @@ SEARCH_DOUBT = 1.5
 """By how much the variance of searches is taken for larger: a bootstrap of a dozen trials finds too little of it."""
 
 
+@dataclass(frozen=True)
+class Lead(Generic[Name]):
+    """By how much a method reaches a target sooner than another: the mean of a factor's logarithm over seeds.
+
+    `variances`: of the mean, with degrees of freedom: by seeds, and by another search of the settings; `censored`:
+    whether trials of `method`, and of `over`, did not reach it.
+    """
+
+    method: Name
+    over: Name
+    size: float
+    seeds: int
+    variances: Sequence[tuple[float, float]]
+    censored: tuple[bool, bool]
+
+    @property
+    def doubt(self) -> float:
+        """The p-value of no lead; 1 if unknown."""
+        return doubt(self.size, self.variances) if self.seeds > 1 and not self.censored[0] else 1.0
+
+    def estimate(self, risk: float) -> Estimate:
+        """Return it with its interval, open above where it is a lower bound; none where nothing says how sure it is."""
+        low = high = None
+        if self.seeds > 1 and not self.censored[0]:
+            far = reach(self.variances, risk)
+            low, high = self.size - far, math.inf if self.censored[1] else self.size + far
+        deviation = math.sqrt(self.variances[0][0] * self.seeds) or None
+        return Estimate(self.size, self.size, low, high, self.seeds, deviation, "none", risk)
+
+    def ahead(self, risk: float) -> Ahead[Name]:
+        """Return it judged at a risk."""
+        found = self.estimate(risk)
+        least = math.exp(found.low) if found.sure and found.low is not None else 1.0
+        return Ahead(self.method, self.over, math.exp(self.size), found.sure, least)
+
+
 def compare(times: Mapping[Name, Times], luck: Sequence[float] = ()) -> list[Ahead[Name]]:
     """Compare every two methods (at a number of parts, say) of one workload, over common seeds; the sooner one first.
 
-    Pairs of logarithms of one seed's times, whose variances are moved towards each other (`contrast.shrunken`); with
-    equal methods any is called ahead in 5 % of cases at most (`contrast.holm`). A censored time counts as its budget,
-    which is too short: a method's lead over one that is censored is thus never made larger, and the usual variance is
-    that of methods that always reach the target. Which of two is ahead is never sure where the sooner one is censored
-    itself, or fewer than two seeds say how much one trial differs from another.
+    With equal methods any is called ahead in 5 % of cases at most (`contrast.holm`).
+    """
+    return judged(leads(times, luck))
+
+
+def judged(found: Sequence[Lead[Name]]) -> list[Ahead[Name]]:
+    """Return leads judged together."""
+    return [lead.ahead(risk) for lead, risk in zip(found, holm([lead.doubt for lead in found]), strict=True)]
+
+
+def leads(times: Mapping[Name, Times], luck: Sequence[float] = ()) -> list[Lead[Name]]:
+    """Return how far ahead of each other every two methods of one workload are, over the seeds that both have.
+
+    Pairs of logarithms of one seed's times, whose variances are moved towards each other (`contrast.shrunken`). A
+    censored time counts as its budget, which is too short: a method's lead over one that is censored is thus never made
+    larger, and the usual variance is that of methods that always reach the target. Which of two is ahead is never sure
+    where the sooner one is censored itself, or fewer than two seeds say how much one trial differs from another.
 
     `luck`: of methods whose settings were searched, by how much the logarithm of a method's time would differ with
     another such search (`TunedMethod.luck`); all are taken to have the same. Without it verdicts are of the settings,
@@ -117,31 +177,25 @@ def compare(times: Mapping[Name, Times], luck: Sequence[float] = ()) -> list[Ahe
     (docs/design/tuning.md).
     """
     searched = SEARCH_DOUBT * float(np.mean(np.square(luck))) if len(luck) else 0.0
-    leads, whole = [], []
+    found, whole = [], []
     for one, other in itertools.combinations(times, 2):
         mine, yours = ({**times[name].censored, **times[name].reached} for name in (one, other))
         if shared := [seed for seed in mine if seed in yours]:
             lead = np.log([yours[seed] / mine[seed] for seed in shared])
-            leads.append((one, other, lead) if lead.mean() >= 0 else (other, one, -lead))
+            found.append((one, other, lead) if lead.mean() >= 0 else (other, one, -lead))
             whole.append(not times[one].censored and not times[other].censored)
-    freedom = np.array([len(lead) - 1.0 for *_, lead in leads])
-    own = np.array([lead.var(ddof=1) if len(lead) > 1 else 0.0 for *_, lead in leads])
+    freedom = np.array([len(lead) - 1.0 for *_, lead in found])
+    own = np.array([lead.var(ddof=1) if len(lead) > 1 else 0.0 for *_, lead in found])
     most = (len(times) - 1) * max(freedom, default=0.0)
     variances, degrees = shrunken(own, freedom, most, np.array(whole, dtype=bool))
-    parts = [
-        [(float(variance) / len(lead), float(degree)), (2 * searched, math.inf)]
-        for (*_, lead), variance, degree in zip(leads, variances, degrees, strict=True)
+    return [
+        Lead(
+            *(first, other, float(lead.mean()), len(lead)),
+            [(float(variance) / len(lead), float(degree)), (2 * searched, math.inf)],
+            (bool(times[first].censored), bool(times[other].censored)),
+        )
+        for (first, other, lead), variance, degree in zip(found, variances, degrees, strict=True)
     ]
-    doubts = [
-        doubt(float(lead.mean()), part) if len(lead) > 1 and not times[first].censored else 1.0
-        for (first, _, lead), part in zip(leads, parts, strict=True)
-    ]
-    found = []
-    for (first, other, lead), part, unsure, risk in zip(leads, parts, doubts, holm(doubts), strict=True):
-        sure, mean_lead = unsure <= risk, float(lead.mean())
-        least = math.exp(mean_lead - reach(part, risk)) if sure else 1.0
-        found.append(Ahead(first, other, math.exp(mean_lead), sure, least))
-    return found
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -63,11 +63,11 @@ def load_trials(directory: Path) -> list[Record]:
     return list({record.trial: record for record in found}.values())
 
 
-def metric_of(column: str, trials: Sequence[Record]) -> Metric:
-    """Return the metric that is a column of some trials; UserError if it is no number."""
+def metric_of(column: str, trials: Sequence[Record], others: Sequence[Metric] = ()) -> Metric:
+    """Return the metric that is a column of some trials, or one of `others`; UserError if it is no number."""
     declared = {name: metric for trial in trials for name, metric in declared_metrics(trial).items()}
     try:
-        return find_metric(column, declared.values())
+        return find_metric(column, (*others, *declared.values()))
     except UserError as error:
         raise UserError(error.message, key="--metric", fix=error.fix) from error
 
@@ -202,18 +202,9 @@ def _cell(known: Sequence[Known], metric: Metric) -> Pairs:
 
 def _judged(metric: Metric, known: Sequence[Known], found: Estimate, worth: float | None) -> Compared:
     """Return the verdict on pairs together."""
-
-    def shown(size: float) -> float:
-        return size if metric.difference else math.exp(size)
-
     (first, *_), before, after = known[0], [a for _, a, _ in known], [b for *_, b in known]
-    interval = None
-    if found.low is not None and found.high is not None:
-        interval = Interval(shown(found.size), shown(found.low), shown(found.high))
-    same = before == after
-    unsure = not same and not found.sure
-    needs = ""
-    if unsure:
+
+    def needs(estimate: Estimate) -> str:
         epochs = 0.0
         if metric.by_epoch:  # epochs show how a run scatters, where repeats do not
             ends = (
@@ -221,18 +212,42 @@ def _judged(metric: Metric, known: Sequence[Known], found: Estimate, worth: floa
                 for side in (first.before, first.after)
             )
             epochs = sum((math.log(high / low) / (2 * NORMAL)) ** 2 for low, high in ends if low and high)
-        needs = needed(found, metric, worth, unit="run" if metric.machine else "seed", epochs=epochs)
+        return needed(estimate, metric, worth, unit="run" if metric.machine else "seed", epochs=epochs)
+
+    means = float(np.mean(before)), float(np.mean(after))
+    row = compared(first.label, means, found, metric, same=before == after, needs=needs)
+    return replace(row, trials=len(known))
+
+
+def compared(
+    label: str,
+    values: tuple[float, float],
+    found: Estimate,
+    metric: Metric,
+    *,
+    same: bool,
+    needs: Callable[[Estimate], str],
+) -> Compared:
+    """Return the verdict on an estimate. `values`: of both sides; `needs`: what one that is not sure needs."""
+
+    def shown(size: float) -> float:
+        return size if metric.difference else math.exp(size)
+
+    interval = None
+    if found.low is not None and found.high is not None:
+        interval = Interval(shown(found.size), shown(found.low), shown(found.high))
+    unsure = not same and not found.sure
     return Compared(
-        label=first.label,
-        trials=len(known),
-        before=float(np.mean(before)),
-        after=float(np.mean(after)),
+        label=label,
+        trials=found.pairs,
+        before=values[0],
+        after=values[1],
         raw=shown(found.raw),
         change=shown(found.size),
         interval=interval,
         verdict=SAME if same else UNSURE if unsure else metric.word(found.size),
         worse=not unsure and not same and metric.worse(found.size),
-        needs=needs,
+        needs=needs(found) if unsure else "",
         drift=found.drift,
     )
 

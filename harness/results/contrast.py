@@ -370,15 +370,20 @@ def _by_reference(cell: Pairs, weights: np.ndarray, parts: Sequence[int] | np.nd
 Name = TypeVar("Name", bound=Hashable)
 
 
+def every_two(pairs: Mapping[tuple[Name, Name], Pairs], metric: Metric) -> Contrast:
+    """Return the changes between every two of several methods, in the order of `pairs`, to be judged together."""
+    names = {name for pair in pairs for name in pair}
+    most = (len(names) - 1) * max((len(own.sizes) - 1 for own in pairs.values()), default=0)
+    return Contrast(list(pairs.values()), metric, most)
+
+
 def all_pairs(pairs: Mapping[tuple[Name, Name], Pairs], metric: Metric) -> dict[tuple[Name, Name], Estimate]:
     """Return how every two of several methods differ, the second as B and the first as A.
 
     With equal methods any pair is sure with a probability of `RISK` at most (Holm, Scandinavian Journal of Statistics
     6(2), 1979): those that are surely behind any other are not the best, and the rest contain it.
     """
-    names = {name for pair in pairs for name in pair}
-    most = (len(names) - 1) * max((len(own.sizes) - 1 for own in pairs.values()), default=0)
-    contrast = Contrast(list(pairs.values()), metric, most)
+    contrast = every_two(pairs, metric)
     risks = holm([contrast.doubt(index) for index in range(len(pairs))])
     return {name: contrast.row(index, risks[index]) for index, name in enumerate(pairs)}
 

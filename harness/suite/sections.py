@@ -149,7 +149,9 @@ class Claim(Spec):
     """
 
     name: str = Field(min_length=1, max_length=200, description="the claim as a sentence")
-    source: str = Field(min_length=1, max_length=200, description="paper and table, metric or section; or whose it is")
+    source: str = Field(
+        "", max_length=200, description="paper and table, metric or section; left out, the claim is one's own"
+    )
     metric: Annotated[str, AfterValidator(lambda text: Formula.parse(text) and text)] = Field(
         description="a column of load_results or stat_<name>; sums and one quotient: `a + b / c`"
     )

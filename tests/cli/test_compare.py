@@ -113,6 +113,8 @@ def test_a_trial_that_fails_now_fails(before: Path, tmp_path: Path, run: Run) ->
     ("arguments", "said"),
     [
         (("--metric", "epoch_time"), "did you mean 'epoch_time_s'?"),
+        (("--metric", "accuracy"), "'accuracy' is no metric of a trial (did you mean 'best_val' or 'test_at_best_val'"),
+        (("--metric", "test_accuracy"), "(did you mean 'test_at_best_val'"),
         (("--fail-on", "much"), "'much' is no percentage (e.g. 5%)"),
         (("--fail-on", "5%", "--metric", "boundary_nodes"), "nothing says whether more or less"),
         (("--metric", "energy_gpu_j"), "has 'energy_gpu_j'"),
@@ -155,3 +157,100 @@ def test_a_history_names_the_commit_that_made_it_slower(before: Path, tmp_path: 
     assert [row["since"] for row in rows] == ["", "aaaaaaaa", "aaaaaaaa"]
     assert float(rows[2]["change"]) == pytest.approx(1.5)
     assert run("history", tmp_path / "nowhere")[0] == 2
+
+
+@pytest.fixture(scope="module")
+def methods(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two data sets, two parts, three seeds; `ours` takes half as long as `full` on both and sends as much."""
+    found = write_results(
+        tmp_path_factory.mktemp("methods") / "first",
+        datasets=(("digits", "real", ""), ("other", "real", "")),
+        methods=(("full", {}), ("ours", {}), ("bns-gcn", {"rate": 0.1})),
+        parts=(2,),
+        seeds=(0, 1, 2),
+        train={"target": 0.5},
+    )
+    times = {"full": (2.0, 2.02, 1.98), "ours": (1.0, 1.02, 0.99), "bns-gcn": (1.01, 1.0, 1.02)}
+    for place in record_places(found):
+        record, rows = read_at(place), pd.read_parquet(place / "epochs.parquet")
+        taken = times[record.config["method"]["name"]][record.config["seed"]]
+        rows["epoch_time_s"], rows["val_score"] = taken, 0.9
+        sent = {key: 1000 for key in record.result if key.startswith("bytes_")}
+        result = record.result | sent | {"epoch_time_s": taken, "best_val": 0.9}
+        ResultStore(found.parent / "all", "demo").commit(
+            record.trial, record.model_copy(update={"result": result}), rows.to_dict("records"), ""
+        )
+    return found.parent / "all"
+
+
+def test_a_method_is_compared_with_others(methods: Path, run: Run) -> None:
+    code, out, _ = run("compare", methods, "--method", "ours", "--against", "full,bns-gcn")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[-1] == (
+        "Time to target: ours is surely sooner than full on 2 of 2, than bns-gcn (rate=0.1) on 0 of 2; "
+        "surely later on 0 of 4"
+    )
+    assert [line.partition(",")[0] for line in lines if line.endswith(" is better")] == [
+        "time_to_target_s", "epoch_time_s", "best_val", "test_at_best_val", "counted_bytes",
+    ]  # fmt: skip
+    assert "A: the other method; B: ours. All 20 verdicts hold together with 95 %" in lines
+    code, out, _ = run("compare", methods, "--method", "ours", "--metric", "epoch_time_s,best_val", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [(row["metric"], row["against"]) for row in rows[::4]] == [
+        ("epoch_time_s", "bns-gcn (rate=0.1)"),
+        ("best_val", "bns-gcn (rate=0.1)"),
+    ]
+    full = [row for row in rows if row["against"] == "full" and row["metric"] == "epoch_time_s"]
+    assert {row["where"] for row in full} == {"digits · sage, P = 2", "other · sage, P = 2"}
+    assert all(float(row["change"]) == pytest.approx(0.5016, abs=1e-3) for row in full)
+    assert {row["verdict"] for row in full} == {"faster"}
+    assert {row["verdict"] for row in rows if row["metric"] == "best_val"} == {"same"}
+
+
+def test_a_method_that_is_worse_fails(methods: Path, tmp_path: Path, run: Run) -> None:
+    worse = ("--method", "full", "--against", "ours", "--metric", "epoch_time_s")
+    assert run("compare", methods, *worse)[0] == 0
+    assert run("compare", methods, *worse, "--fail-on", "90%")[0] == 1
+    assert run("compare", methods, *worse, "--fail-on", "110%")[0] == 0
+    better = ("--method", "ours", "--against", "full", "--metric", "epoch_time_s", "--fail-on", "5%")
+    assert run("compare", methods, *better)[0] == 0
+    broken = changed(methods, tmp_path / "broken")
+    place = next(p for p in record_places(broken) if read_at(p).config["method"]["name"] == "ours")
+    record = read_at(place).model_copy(update={"status": "oom", "reason": "rank 1"})
+    ResultStore(broken, "demo").commit(record.trial, record, [], "")
+    code, out, _ = run("compare", broken, *better)
+    assert (code, "1 of 3 trials of ours on " in out, "did not end well: oom" in out) == (1, True, True)
+
+
+def test_methods_on_other_machines_are_refused(methods: Path, tmp_path: Path, run: Run) -> None:
+    other = changed(methods, tmp_path / "other")
+    for place in record_places(other):
+        record = read_at(place)
+        if record.config["method"]["name"] == "ours":
+            new = record.model_copy(update={"environment": ENVIRONMENT | {"cpu": "Another"}})
+            ResultStore(other, "demo").commit(record.trial, new, [], "")
+    asked = ("compare", other, "--method", "ours", "--against", "full", "--metric")
+    code, _, err = run(*asked, "epoch_time_s")
+    assert (code, "times of different machines: cpu: Example CPU @ 2.4 GHz -> Another" in err) == (2, True)
+    assert run(*asked, "epoch_time_s", "--any-machine")[0] == 0
+    assert run(*asked, "best_val")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "nothing to compare with (name a second directory, or a method of this one with --method)"),
+        (("B", "--method", "ours"), "--method: compares methods within one directory (leave 'B' out)"),
+        (("B", "--against", "full"), "--against: needs --method"),
+        (("--method", "our"), "--method: no trial of 'our' (did you mean 'ours'?)"),
+        (("--method", "ours", "--against", "ful"), "--against: no trial of 'ful' (did you mean 'full'?)"),
+        (("--method", "ours", "--metric", "accuracy"), "--metric: 'accuracy' is no metric of a trial (did you mean"),
+        (("--method", "ours", "--metric", "energy_gpu_j"), "have energy_gpu_j"),
+        (("--method", "ours", "--metric", "boundary_nodes", "--fail-on", "5"), "nothing says whether more or less"),
+    ],
+)
+def test_mistakes_with_methods(methods: Path, run: Run, arguments: tuple[str, ...], said: str) -> None:
+    code, _, err = run("compare", methods, *arguments)
+    assert (code, err.count("\n")) == (2, 1)
+    assert said in err

@@ -20,7 +20,7 @@ def test_the_card_has_every_claim_and_the_rows_of_those_that_speak_of_several_tr
         name="demo",
         claims=(
             claim("epoch_time_s", {"at_least": 3}, WHOLE, over=SAMPLED),
-            claim("epoch_time_s", {"at_most": 9}, {"method": "whole", "parts": 2}),
+            claim("epoch_time_s", {"at_most": 9}, {"method": "whole", "parts": 2}, source=""),
             claim("best_val", {"at_least": 0}, {"method": "whole", "parts": 2}),
         ),
         trials=(*(t for t, *_ in pairs), trial("whole", parts=8), trial("sampled", parts=8)),
@@ -38,7 +38,7 @@ def test_the_card_has_every_claim_and_the_rows_of_those_that_speak_of_several_tr
         ("parts=4", ("(✓)indicated", ""), ("", ""), ("4.00 ×", "not sure: one seed")),
         ("parts=8", ("–not measured", ""), ("", ""), ("", "not run")),
         ("a claim",),
-        ("here", ("(✓)indicated", "twin"), ("at most 9 s", "epoch_time_s"), ("4.00 s", "not sure: one seed")),
+        ("own claim", ("(✓)indicated", "twin"), ("at most 9 s", "epoch_time_s"), ("4.00 s", "not sure: one seed")),
         ("a claim",),
         ("here", ("–not measured", "twin"), ("at least 0 %", "best_val"), ("", "has no best_val")),
     ]  # fmt: skip

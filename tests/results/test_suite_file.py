@@ -44,7 +44,7 @@ def test_suites_are_found_from_every_level_of_the_results(tmp_path: Path) -> Non
         ("{", "damaged: not JSON"),
         ("[]", "damaged: "),
         ('{"schema_version": 2}', "suite of schema 2, this harness reads up to 1"),
-        ('{"name": "a", "suite": {}, "claims": [{"name": "x"}]}', "damaged: claims: 0: source"),
+        ('{"name": "a", "suite": {}, "claims": [{"name": "x"}]}', "damaged: claims: 0: metric"),
     ],
 )
 def test_a_damaged_file_is_the_users_to_mend(text: str, said: str, tmp_path: Path) -> None:

@@ -158,7 +158,6 @@ def test_an_order_is_a_row_of_its_items(read) -> None:
          + "    over: {method: bns-gcn}\n",
          "s.yaml:9: claims.0: `order` compares trials with each other: remove `over`"),
         (CLAIM.format("eval_s", FULL, LEAST).replace("source", "sorce"),
-         "s.yaml:9: claims.0.source: missing (add `source: ...`)\n"
          "s.yaml:10: claims.0.sorce: unknown key (did you mean 'source'?)"),
     ],
 )  # fmt: skip

@@ -63,7 +63,7 @@ def test_a_suite_with_every_shape_is_valid(validator: jsonschema.Draft202012Vali
         (("partition", "objective"), "volum"),
         (("partition", "method"), {"metis": {"anything": 1}}),
         (("seeds",), [-1]),
-        (("claims",), [{"name": "no source"}]),
+        (("claims",), [{"name": "no metric"}]),
         (("per_method",), {"full": {"model": {"hidden": 3}}}),
         (("tuning",), {"budget": {"trials": 0}}),
         (("tuning",), {"space": {"train.lr": {"logarithm": [1, 2]}}}),

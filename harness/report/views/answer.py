@@ -16,7 +16,7 @@ from harness.report.values import values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, WorkloadsView, prose
 from harness.report.views.convergence import NEVER
-from harness.results.censored import R_MAX, Ahead, Profile, Times, compare, profiles
+from harness.results.censored import R_MAX, Ahead, Lead, Profile, Times, compare, leads, profiles
 from harness.results.stats import MISSING, Interval, byte_unit, common_places, significant, time_to_score, time_unit
 
 AMOUNTS = ("time_s", "sent_bytes", "joules")  # columns of an epoch that add up until the target
@@ -213,6 +213,10 @@ class AnswerView(ReportView):
         if pair is None or own is None or not pair.sure or pair.method != one:
             return None
         return min(pair.least, behind.centre / own.centre) if behind else pair.least
+
+    def at(self, parts: int) -> list[Lead[str]]:
+        """Return how far ahead of each other every two variants are at a number of parts, by their keys; not judged."""
+        return leads({v.key: own for (v, count), own in self.times.items() if count == parts}, self._luck)
 
     @cached_property
     def _luck(self) -> list[float]:
