@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from harness.cli import authoring, compare, data, doctor, plan, results, run, tune
+from harness.cli.command_options import Command
 from harness.errors import DataUnavailable, UserError, of_system, printable
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -63,7 +64,7 @@ for _command in (
     authoring.schema,
     doctor.doctor,
 ):
-    app.command()(_command)
+    app.command(cls=Command)(_command)
 app.add_typer(data.list_app, name="list")
 authoring.new_app.command()(authoring.suite)
 app.add_typer(authoring.new_app, name="new")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import wraps
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from harness.errors import UserError, nearest
 
@@ -250,6 +252,32 @@ def use_data_dir(path: Path | None) -> Path | None:
         raise UserError(f"'{path}' is not a directory", key="--data-dir (or HARNESS_DATA)")
     os.environ["HARNESS_DATA"] = str(path.resolve())
     return path.resolve()
+
+
+class Command(TyperCommand):
+    """A command; where it has `--set`, a key of the suite that is given as an option is refused with that option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See click."""
+        known = {name for each in self.get_params(ctx) for name in (*each.opts, *each.secondary_opts)}
+        for given, following in pairwise([*args, ""]) if "--set" in known else ():
+            name, equals, value = given.partition("=")
+            if name.startswith("--") and name not in {"--", *known}:
+                _refuse_key(name, value if equals else following, known)
+        return super().parse_args(ctx, args)
+
+
+def _refuse_key(name: str, text: str, known: Collection[str]) -> None:
+    """Raise a UserError if an option that is not `known` names a key of a suite; `text` is what stands behind it."""
+    from harness.suite.document import parse
+    from harness.suite.suite_file import place_of, put
+
+    plain = name.removeprefix("--").replace("-", "_")
+    place = place_of(plain, [each.removeprefix("--").replace("-", "_") for each in known])
+    if place is not None:
+        given = "VALUE" if text.startswith("-") else text or "VALUE"
+        value = parse(f"[{given}]" if "," in given and given[0] not in "[{" else given, name).data
+        raise UserError("no option, but a key of the suite", key=name, fix=put(place, value, option=True))
 
 
 @dataclass

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from harness.errors import UserError, nearest
 from harness.gpus import gpu_is_usable
@@ -23,6 +24,7 @@ from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource
 from harness.suite.document import KeyPath, explain, gather
 from harness.suite.schema import DatasetSettings, OwnSettings, Suite, TrialConfig, grid, grid_size, named_in, too_many
 from harness.suite.select import check_keys, claim_errors, fits, rule
+from harness.suite.suite_file import mended
 
 S = TypeVar("S", ModelSpec, TrainSpec)
 N = TypeVar("N", ModelSpec, TrainSpec, PartitionSpec)
@@ -214,7 +216,11 @@ class _Checked:
         def at(option: KeyPath, message: str, fix: str | None) -> UserError:
             return self.suite.source.error((*path, *option), message, fix)
 
-        self.errors.append(explain(error, at, lambda _: model.model_fields, depth))
+        def mend(option: KeyPath, found: ErrorDetails, keys: Mapping[str, Any]) -> str | None:
+            whole = (*path, *option)
+            return mended(whole, found, keys, self.suite.source.override_at(whole) is not None)
+
+        self.errors.append(explain(error, at, lambda _: model.model_fields, mend, depth))
 
     def require_size(self) -> None:
         """Raise a UserError if the suite has too many trials, exclusions not counted."""
