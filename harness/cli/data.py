@@ -57,7 +57,9 @@ def _here(name: str, size: int | None) -> str:
         return "made when needed"
     if prepared_name(spec) is not None or find_prepared(spec) is not None:
         return "yes"
-    return f"no, {bytes_text(size or 0)} to get" if published()[name].urls else "no, see `data info`"
+    if not published()[name].urls:
+        return "no, see `data info`"
+    return f"no, {bytes_text(size)} to get" if size else "no, `data get` gets it"
 
 
 @list_app.command()

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from harness.errors import DataError, UserError, nearest
+from harness.errors import UserError, nearest
 from harness.gpus import gpu_is_usable
 from harness.models.layer import MODELS, OWN_KEYS, ModelSpec
 from harness.registry import Catalogue, Found
@@ -247,6 +247,11 @@ class _Checked:
         """Note a mistake that is written at `path`."""
         self.errors.append(self.suite.source.error(path, message, fix))
 
+    def _pass_on(self, path: KeyPath, error: UserError) -> None:
+        """Note what is wrong with something that is named at `path`, and the file in which it is, if that is known."""
+        line = f":{error.line}" if error.line else ""
+        self.refuse(path, f"{error.file}{line}: {error.message}" if error.file else error.message, error.fix)
+
     def _explain(self, error: ValidationError, path: KeyPath, model: type[BaseModel], depth: int | None = None) -> None:
         """Note what pydantic found in a section of keys or options that is written at `path`."""
 
@@ -292,11 +297,10 @@ class _Checked:
                         if isinstance(value, float) and not math.isfinite(value):
                             raise UserError(f"bad value {value}: must be finite", key=key)
                 except UserError as error:
-                    damaged = f"{error.file}: " if isinstance(error, DataError) else ""
                     words = (error.key or "").replace(":", " ").split()
                     blamed = (key for key in options if words[-1:] == [key] or f"'{key}'" in error.message)
                     option: KeyPath = next(((entry.name, key) for key in blamed), ())
-                    self.refuse(("datasets", i, *option), damaged + error.message, error.fix)
+                    self._pass_on(("datasets", i, *option), error)
                     continue
                 defaults = {key: option.default for key, option in info.options.items()}
                 # 1 and 1.0 are the same trial where the option is a fraction.
@@ -444,7 +448,7 @@ class _Checked:
                         raise UserError(what, key=old, fix=f"keep '{new}'")
                     written[new] = written.pop(old)
             except UserError as error:
-                self.refuse((*path, error.key) if error.key else path[:2], error.message, error.fix)
+                self._pass_on((*path, error.key) if error.key else path[:2], error)
                 continue
             model = found.value.Options
             for options in grid(written, _listed(model)):
@@ -470,7 +474,7 @@ class _Checked:
             except ValidationError as error:
                 self._explain(error, (*path, key, name), found.Options, depth=1)
             except UserError as error:
-                self.refuse((*path, key), error.message, error.fix)
+                self._pass_on((*path, key), error)
             except ValueError as error:
                 self.refuse(path, str(error))
         return spec

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import math
+import operator
 import reprlib
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -55,6 +57,7 @@ SECTIONS: dict[str, type[Spec]] = {
 GRIDS = ("model", "train", "partition", "network")  # sections whose keys may hold lists
 LISTS = ("datasets", "methods")
 PLACED = ("model", "train", "partition", "timeouts")  # sections whose keys say by themselves where they belong
+PERCENT = 10  # from where on a number in place of a share is taken for a percentage
 MOST_SEEDS = 20  # a larger number under `seeds` is rather one seed than their count
 AMBIGUOUS = ("name", "options", "method", "seed")  # keys of these that mean something else elsewhere
 
@@ -138,14 +141,18 @@ def load_suite(path: Path | Mapping[str, Any], overrides: Sequence[str] = ()) ->
             del data[section]
     if (many := too_many(_least_factors(data))) is not None:
         raise source.error((many[0],), many[1], "list fewer values, or write several suites")
+
+    def mend(loc: KeyPath, found: ErrorDetails, keys: Collection[str]) -> str | None:
+        path = _written(loc, data)
+        if found["type"] == "extra_forbidden" and path[-1] == loc[-1]:  # pydantic saw one value of a grid's
+            found = {**found, "input": functools.reduce(operator.getitem, path, data)}
+        return mended(loc, found, keys, source.override_at(path) is not None)
+
     try:
         suite = Suite.model_validate(data)
     except ValidationError as error:
         raise explain(
-            error,
-            lambda loc, message, fix: source.error(_written(loc, data), message, fix),
-            _known_keys,
-            lambda loc, found, keys: mended(loc, found, keys, source.override_at(_written(loc, data)) is not None),
+            error, lambda loc, message, fix: source.error(_written(loc, data), message, fix), _known_keys, mend
         ) from error
     for section in LISTS:
         if not isinstance(data[section], list):  # the Suite numbers the only entry (`methods: full`) 0
@@ -293,7 +300,7 @@ def mended(path: KeyPath, found: ErrorDetails, keys: Collection[str], option: bo
         key = _first_that_takes(value, SECTIONS[at[0]])
         return None if key is None else _put(at, {key: value}, option)
     most = found.get("ctx", {}).get("le", found.get("ctx", {}).get("lt"))
-    return _put(at, value / 100, option) if most == 1 and 1 < value <= 100 else None
+    return _put(at, value / 100, option) if most == 1 and PERCENT <= value <= 100 else None
 
 
 def _first_that_takes(value: Any, section: type[Spec]) -> str | None:
