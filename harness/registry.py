@@ -7,7 +7,7 @@ kind is a base class that is `Registered`; a `Registry` finds what there is of i
 from __future__ import annotations
 
 import hashlib
-import importlib
+import importlib.util
 import inspect
 import operator
 import pkgutil
@@ -15,6 +15,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import entry_points
@@ -159,7 +160,7 @@ class Registry(Generic[T]):
             raise
         except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
             what = f"{self.kind} '{name}' does not import: {_said(error)}"
-            raise UserError(what, fix=f"check {path}") from error
+            raise UserError(what, **_place_in(module, error), fix=f"check {path}") from error
 
     def _of_module(self, module: ModuleType, attribute: str, where: str) -> T:
         """Return what is at a dotted name of a module; UserError, naming `where`, if it is no whole one of the kind."""
@@ -249,7 +250,7 @@ def _brought_by(entry: str, directory: Path | None) -> dict[PluginKey, PluginSou
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
-        raise UserError(f"module '{entry}' does not import: {_said(error)}") from error
+        raise UserError(f"module '{entry}' does not import: {_said(error)}", **_place_in(entry, error)) from error
     for attribute, value in registered_in(module):
         if isinstance(value, type) and issubclass(value, Registered):
             value.check_class(f"{where}: {attribute}")
@@ -297,10 +298,25 @@ def import_file(file: Path, sha256: str) -> ModuleType:
         exec(compile(content, str(file), "exec", dont_inherit=True), vars(module))
     except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
         del sys.modules[name]
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-        line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(file) else None
-        raise UserError(f"does not import: {_said(error)}", file=file, line=line or (lines or [None])[-1]) from error
+        raise UserError(f"does not import: {_said(error)}", file=file, line=line_in(file, error)) from error
     return module
+
+
+def line_in(file: Path, error: BaseException) -> int | None:
+    """Return the line of a plugin's file that an error came from, the innermost; None if none is."""
+    if isinstance(error, SyntaxError) and error.filename == str(file):
+        return error.lineno
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno for frame in reversed(frames) if frame.filename == str(file)), None)
+
+
+def _place_in(module: str, error: BaseException) -> dict[str, Any]:
+    """Return file and line of a module from which an error came when it was imported."""
+    with suppress(Exception, SystemExit):  # a package above it may be what does not import
+        origin = getattr(importlib.util.find_spec(module), "origin", None)
+        if origin and (line := line_in(Path(origin), error)):
+            return {"file": Path(origin), "line": line}
+    return {}
 
 
 def source_of(value: Any, path: str) -> PluginSource | None:

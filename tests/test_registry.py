@@ -80,6 +80,19 @@ def test_a_module_is_a_plugin_too(file: Path, monkeypatch: pytest.MonkeyPatch) -
         METHODS.load("mine", source)
 
 
+def test_a_module_that_does_not_import_names_its_line(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = file.parent / "broken_plugin.py"
+    broken.write_text("def stop():\n    raise RuntimeError('early')\n\n\nstop()\n")
+    monkeypatch.syspath_prepend(file.parent)
+    with pytest.raises(UserError) as error:
+        find_plugins(["broken_plugin"])
+    assert str(error.value) == f"{broken}:2: module 'broken_plugin' does not import: RuntimeError: early"
+    with pytest.raises(UserError) as error:
+        METHODS.find("broken_plugin:Mine")
+    what = "method 'broken_plugin:Mine' does not import: RuntimeError: early (check broken_plugin:Mine)"
+    assert str(error.value) == f"{broken}:2: {what}"
+
+
 def test_what_a_record_names_is_not_run(file: Path) -> None:
     file.write_text(MINE + "\nraise AssertionError('was run')\n")
     source = PluginSource(file=file, module=None, cls="Mine", sha256=sha256_of(file))

@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from harness.cli import authoring, compare, data, doctor, plan, results, run, tune
-from harness.cli.command_options import with_scale
+from harness.cli.command_options import Command
 from harness.errors import DataUnavailable, UserError, of_system, printable
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -64,7 +64,7 @@ for _command in (
     authoring.schema,
     doctor.doctor,
 ):
-    app.command()(_command)
+    app.command(cls=Command)(_command)
 app.add_typer(data.list_app, name="list")
 authoring.new_app.command()(authoring.suite)
 app.add_typer(authoring.new_app, name="new")
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     atexit.register(gc.freeze)  # and the interpreter would look through all of it again at its end
     before, hook = {each: signal.getsignal(each) for each in _ENDING}, sys.unraisablehook
     try:
-        app(args=with_scale(sys.argv[1:] if arguments is None else arguments))
+        app(args=None if arguments is None else [*arguments])
     except (UserError, DataUnavailable) as error:
         _end(error)
     except OSError as error:

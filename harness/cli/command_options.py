@@ -5,14 +5,16 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import wraps
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from harness.errors import UserError, nearest
 
@@ -149,15 +151,6 @@ DEVICES = ("cpu", "cuda", "auto")
 TWIN = "--twin"
 
 
-def with_scale(arguments: Sequence[str]) -> list[str]:
-    """Return arguments in which `--twin` has a value: `fit` where none is given."""
-    following = [*arguments[1:], ""]
-    return [
-        f"{TWIN}=fit" if each == TWIN and not re.fullmatch(r"[0-9.eE+-]+", then) else each
-        for each, then in zip(arguments, following, strict=True)
-    ]
-
-
 def scale_of(text: str) -> float | None:
     """Parse `--twin`; None for `fit`."""
     if text == "fit":
@@ -281,6 +274,36 @@ def use_data_dir(path: Path | None) -> Path | None:
         raise UserError(f"'{path}' is not a directory", key="--data-dir (or HARNESS_DATA)")
     os.environ["HARNESS_DATA"] = str(path.resolve())
     return path.resolve()
+
+
+class Command(TyperCommand):
+    """A command: `--twin` alone is `--twin=fit`; with `--set`, a key of the suite that is given as an option is refused."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See click."""
+        known = {name for each in self.get_params(ctx) for name in (*each.opts, *each.secondary_opts)}
+        args = [  # typer has no option whose value may be left out
+            f"{TWIN}=fit" if given == TWIN and not re.fullmatch(r"[0-9.eE+-]+", following) else given
+            for given, following in pairwise([*args, ""])
+        ]
+        for given, following in pairwise([*args, ""]) if "--set" in known else ():
+            name, equals, value = given.partition("=")
+            if name.startswith("--") and name not in {"--", *known}:
+                _refuse_key(name, value if equals else following, known)
+        return super().parse_args(ctx, args)
+
+
+def _refuse_key(name: str, text: str, known: Collection[str]) -> None:
+    """Raise a UserError if an option that is not `known` names a key of a suite; `text` is what stands behind it."""
+    from harness.suite.document import parse
+    from harness.suite.suite_file import place_of, put
+
+    plain = name.removeprefix("--").replace("-", "_")
+    place = place_of(plain, [each.removeprefix("--").replace("-", "_") for each in known])
+    if place is not None:
+        given = "VALUE" if text.startswith("-") else text or "VALUE"
+        value = parse(f"[{given}]" if "," in given and given[0] not in "[{" else given, name).data
+        raise UserError("no option, but a key of the suite", key=name, fix=put(place, value, option=True))
 
 
 @dataclass

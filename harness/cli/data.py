@@ -12,7 +12,7 @@ import typer
 
 from harness.cli.command_options import DataDir, DatasetOption, Plugin, dataset_options, option, use_data_dir
 from harness.cli.terminal import bytes_text, table
-from harness.errors import UserError, nearest, spelled
+from harness.errors import DataError, UserError, nearest, spelled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,16 +28,38 @@ list_app = typer.Typer(no_args_is_help=True, help="List what a suite can name.")
 
 @list_app.command()
 def datasets(data_dir: DataDir = None) -> None:
-    """Data sets with their published sizes, and the graphs of the data directory."""
+    """Data sets with their published sizes, those of the data directory too: what is here, and what `data get` gets."""
     from harness.data.registry import dataset_info, dataset_names
     from harness.spec import DatasetSpec
 
-    infos = {name: dataset_info(DatasetSpec(name=name)) for name in dataset_names(use_data_dir(data_dir))}
-    rows = [
-        (name, i.nodes, i.edges, i.features, i.classes, "inductive" if i.inductive else "transductive", i.summary)
-        for name, i in infos.items()
-    ]
-    table(["name", "nodes", "directed edges", "features", "classes", "mode", "what it is"], rows)
+    place, rows, damaged = use_data_dir(data_dir), list[Row](), list[DataError]()
+    for name in dataset_names(place):
+        try:
+            i = dataset_info(DatasetSpec(name=name))
+        except DataError as error:  # it must not hide the others
+            damaged.append(error)
+            continue
+        mode = "inductive" if i.inductive else "transductive"
+        rows.append((name, _here(name, i.size_bytes), i.nodes, i.edges, i.features, i.classes, mode, i.summary))
+    table(["name", "here", "nodes", "directed edges", "features", "classes", "mode", "what it is"], rows)
+    for error in damaged:
+        typer.echo(f"not listed: {error}")
+
+
+def _here(name: str, size: int | None) -> str:
+    """Return whether a set is on this machine, or else how it gets there; nothing is read."""
+    from harness.data.catalog import published
+    from harness.data.registry import find_prepared, generators, prepared_name
+    from harness.spec import DatasetSpec
+
+    spec = DatasetSpec(name=name)
+    if name in generators():
+        return "made when needed"
+    if prepared_name(spec) is not None or find_prepared(spec) is not None:
+        return "yes"
+    if not published()[name].urls:
+        return "no, see `data info`"
+    return f"no, {bytes_text(size)} to get" if size else "no, `data get` gets it"
 
 
 @list_app.command()
@@ -131,7 +153,8 @@ def default_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-data_app = typer.Typer(no_args_is_help=True, help="Get a data set or describe it.")
+data_app = typer.Typer(no_args_is_help=True, help="List data sets, get one or describe it.")
+data_app.command("list")(datasets)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of `harness list datasets`.")]
 
 

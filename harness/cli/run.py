@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from harness.results.record_store import ResultStore
     from harness.suite.schema import Suite, TrialConfig
 
+MOST_LOGS = 10  # of failed trials, that a run names at its end
+
 
 @suite_command(trust_plugins=True)
 def run(
@@ -123,6 +125,8 @@ def run(
     counts = Counter(finished[trial.id] for trial in trials if trial.id in finished)
     typer.echo("")
     table(["status", "trials"], sorted(counts.items()))
+    failed = [trial.id for trial in trials if finished.get(trial.id, "ok") not in ("ok", "skipped")]
+    typer.echo("".join(f"log:     {store.directory / id_ / 'log.txt'}\n" for id_ in failed[:MOST_LOGS]), nl=False)
     for label, flag in flagged_together(store.directory, {trial.seed for trial in trials}):
         typer.echo(f"flagged: {label}: {flag}")
     typer.echo(f"results: {store.directory}")

@@ -17,7 +17,6 @@ from harness.suite.expand import expand
 from harness.suite.schema import Suite
 
 V = TypeVar("V")
-FIT = "fit"  # a scale that is chosen by the machine
 SCALES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 EPOCH_S = 0.5  # of full-graph training on one core, by arithmetic: so much of a graph is taken
 TOTAL_S = 420.0  # of all trials together

@@ -36,6 +36,10 @@ KEPT = "kept"
 SPMM_COST = 4.0
 
 
+OWN_KEYS = frozenset(("heads", "order"))
+"""Keys of a suite's `model` that are of use only to layers whose `reads` name them."""
+
+
 class ModelSpec(Spec):
     """Architecture shared by every trial of a suite."""
 
@@ -151,6 +155,7 @@ class GraphLayer(Registered, Module):
     name: ClassVar[str]
     Options: ClassVar[type[Spec]] = Spec  # its own, in a suite `model: {name: {gin: {eps: 0.1}}}`
     propagation: ClassVar[Propagation]  # that it aggregates with, or that samplers take for one
+    reads: ClassVar[frozenset[str]] = frozenset()  # which of `OWN_KEYS` of a suite's `model` it depends on
     attends: ClassVar[bool] = False  # its aggregation depends on weights that are learnt
     reads_own: ClassVar[bool] = True  # a node's own row, for which its aggregation has no self loop
     can_transform_first: ClassVar[bool] = True  # H W can be exchanged instead of H

@@ -66,6 +66,7 @@ class GATLayer(GraphLayer):
 
     name = "gat"
     propagation = MEAN
+    reads = frozenset(("heads",))
     attends = True
 
     def __init__(self, inputs: int, outputs: int, heads: int, average: bool) -> None:
@@ -156,6 +157,7 @@ class MixHopLayer(GraphLayer):
 
     name = "mixhop"
     propagation = SYMMETRIC
+    reads = frozenset(("order",))
     can_transform_first = False  # it aggregates H only
 
     def __init__(self, inputs: int, outputs: int, order: int, *, add: bool) -> None:

@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> int:
     job = Job.read(Path(arguments[0]))
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     report = RankReport(job.out, rank)
+    report.plugins += [each.file for each in (job.config.plugin, *job.config.plugins.values()) if each]
     with report.concluding():
         torch.set_num_threads(job.threads)
         store = join_group(job, rank, world)

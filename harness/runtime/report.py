@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.deferred import dist, torch
 from harness.errors import UserError
+from harness.registry import line_in
 from harness.runtime.audit import describe
 from harness.runtime.method import Method, case_of
 
@@ -41,6 +42,7 @@ class RankReport:
         self.epochs: list[dict[str, Any]] = []  # one row an epoch
         self._data: dict[str, Any] = {"rank": rank, "status": "error", "reason": None, "summary": {}}
         self._data["epochs"] = self.epochs
+        self.plugins: list[Path] = []  # files that a line of an error may be in
         self.flags: dict[tuple[str, str], None] = {}  # key and text of each
         self._worker: Worker | None = None
         self.method: Method[Any] | None = None  # a rehearsal's has to be gone before the training's is made
@@ -151,7 +153,9 @@ class RankReport:
             self._data |= {"status": "oom", "reason": _first_line(error)}
         except Exception as error:
             traceback.print_exc()
-            text = _first_line(error)
+            places = ((file, line_in(file, error)) for file in self.plugins)
+            place = next((f"{file}:{line}: " for file, line in places if line), "")
+            text = place + _first_line(error)
             self._data |= {"status": "oom" if any(w in text.lower() for w in MEMORY_WORDS) else "error", "reason": text}
         finally:
             self._write()

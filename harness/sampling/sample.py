@@ -291,8 +291,8 @@ def per_layer(value: int | list[int], depth: int, key: str) -> list[int]:
         return [value] * depth
     if len(value) != depth:
         raise UserError(
-            f"{len(value)} numbers for {depth} graph layers",
+            f"bad value {value}: {len(value)} numbers for {depth} graph layers",
             key=key,
-            fix="give one a layer; a layer of mixhop counts `order` times",
+            fix=f"give {depth}, or one number for all; a layer of mixhop counts `order` times",
         )
     return value

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -26,6 +26,7 @@ MAX_DEPTH = 20
 _BITS = 63  # of a number, that JSON and a table can hold
 MAX_VALUES = 50_000  # after aliases are written out: what stops a "billion laughs"
 KeyPath = tuple[str | int, ...]
+V = TypeVar("V")
 
 
 def dotted(path: KeyPath) -> str:
@@ -54,15 +55,20 @@ class SuiteSource:
 
     def error(self, path: KeyPath, message: str, fix: str | None = None) -> UserError:
         """Return a UserError that points at `path`, or at the nearest key above it that was written."""
-        line = None
-        for length in range(len(path), 0, -1):
-            if (override := self.overrides.get(path[:length])) is not None:
-                said = override.split("=", 1)[0]
-                key = None if said == dotted(path) else dotted(path)
-                return UserError(message, file=f"--set {override}", key=key, fix=fix)
-            if line := self.lines.get(path[:length]):
-                break
-        return UserError(message, file=self.file, line=line, key=dotted(path) or None, fix=fix)
+        if (override := self.override_at(path)) is not None:
+            said = override.split("=", 1)[0]
+            key = None if said == dotted(path) else dotted(path)
+            return UserError(message, file=f"--set {override}", key=key, fix=fix)
+        return UserError(message, file=self.file, line=_at(self.lines, path), key=dotted(path) or None, fix=fix)
+
+    def override_at(self, path: KeyPath) -> str | None:
+        """Return what of the command line set `path` or a key above it; None if nothing did."""
+        return _at(self.overrides, path)
+
+
+def _at(found: Mapping[KeyPath, V], path: KeyPath) -> V | None:
+    """Return what is found at `path`, or else at the nearest key above it."""
+    return next((found[path[:n]] for n in range(len(path), 0, -1) if path[:n] in found), None)
 
 
 def gather(errors: Sequence[UserError]) -> UserError:
@@ -216,15 +222,17 @@ def all_values(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[t
 
 ErrorAt = Callable[[KeyPath, str, str | None], UserError]
 KnownKeys = Callable[[KeyPath], Mapping[str, Any]]
+Mend = Callable[[KeyPath, ErrorDetails, Mapping[str, Any]], str | None]
 
 
-def explain(error: ValidationError, at: ErrorAt, known: KnownKeys, depth: int | None = None) -> UserError:
+def explain(error: ValidationError, at: ErrorAt, known: KnownKeys, mend: Mend, depth: int | None = None) -> UserError:
     """Return one UserError with a line for each thing pydantic found.
 
     Args:
         error: what `model_validate` raised.
         at: makes the UserError for a location in the model, a message and a fix.
         known: the keys that the section at a location has.
+        mend: returns the fix of what was found at a location, if it is plain, given the section's keys.
         depth: how much of pydantic's locations are keys; what is deeper names members of a union, whose
             complaints about one value are joined by "or".
     """
@@ -238,9 +246,11 @@ def explain(error: ValidationError, at: ErrorAt, known: KnownKeys, depth: int | 
     for path, details_of in places.items():
         first = details_of[0]
         kind, value = first["type"], first["input"]
+        keys = known(path[:-1]) if kind == "extra_forbidden" else {}
+        mended = mend(path, first, keys)
         if kind == "extra_forbidden":
-            keys = known(path[:-1])
-            errors.append(at(path, "unknown key", nearest(str(path[-1]), keys) if keys else "it takes no options"))
+            fix = mended or (nearest(str(path[-1]), keys) if keys else "it takes no options")
+            errors.append(at(path, "unknown key", fix))
         elif kind == "missing":
             errors.append(at(path, "missing", f"add `{path[-1]}: ...`"))
         elif kind == "literal_error":
@@ -256,7 +266,7 @@ def explain(error: ValidationError, at: ErrorAt, known: KnownKeys, depth: int | 
                 message = _WANTED_WORDS.get(details["type"], details["msg"]).replace("Input should be ", "must be ")
                 message = message.replace("String should ", "must ").replace("Value should ", "must ")
                 wanted.append(message[:1].lower() + message[1:])
-            errors.append(at(path, f"bad value {reprlib.repr(value)}: {' or '.join(dict.fromkeys(wanted))}", None))
+            errors.append(at(path, f"bad value {reprlib.repr(value)}: {' or '.join(dict.fromkeys(wanted))}", mended))
     return gather(errors)
 
 

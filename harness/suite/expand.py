@@ -13,16 +13,28 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from harness.errors import UserError, nearest
 from harness.gpus import gpu_is_usable
-from harness.models.layer import ModelSpec
+from harness.models.layer import MODELS, OWN_KEYS, ModelSpec
 from harness.registry import Catalogue, Found
 from harness.runtime.run_config import MethodSpec, TrainSpec
 from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource
 from harness.suite.document import KeyPath, explain, gather
-from harness.suite.schema import DatasetSettings, OwnSettings, Suite, TrialConfig, grid, grid_size, named_in, too_many
+from harness.suite.schema import (
+    DatasetSettings,
+    OwnSettings,
+    Suite,
+    TrialConfig,
+    axis,
+    grid,
+    grid_size,
+    named_in,
+    too_many,
+)
 from harness.suite.select import check_keys, claim_errors, fits, rule
+from harness.suite.suite_file import mended
 
 S = TypeVar("S", ModelSpec, TrainSpec)
 N = TypeVar("N", ModelSpec, TrainSpec, PartitionSpec)
@@ -141,7 +153,7 @@ def _reference(suite: Suite, trial: TrialConfig) -> TrialConfig | None:
 
 def _check_together(suite: Suite, trials: Sequence[TrialConfig]) -> None:
     """Raise a UserError where claims, timing or CUDA graphs of a suite do not fit its trials."""
-    if errors := list(claim_errors(suite, trials)):
+    if errors := [*claim_errors(suite, trials), *_unfitting(suite, trials)]:
         raise gather(errors)
     if suite.timing == "off" and any(trial.train.seconds is not None for trial in trials):
         raise suite.source.error(
@@ -161,6 +173,33 @@ def _check_together(suite: Suite, trials: Sequence[TrialConfig]) -> None:
         )
         if found is not None:
             raise suite.source.error(("train", "cuda_graphs"), *found)
+
+
+def _unfitting(suite: Suite, trials: Sequence[TrialConfig]) -> Iterator[UserError]:
+    """Yield an error for each method whose options do not fit its model, such as a fan-out more than it has layers."""
+    from harness.models.architecture import Architecture
+    from harness.runtime.cost_models import MemoryCase, PartSize
+    from harness.runtime.method import METHODS
+
+    alike = dict[str, TrialConfig]()
+    for trial in trials:  # numbers fit any model: lengths of lists, flags and words may not
+        options = {k: len(v) if isinstance(v, list) else v for k, v in trial.method.options.items()
+                   if v is True or not isinstance(v, int | float)}  # fmt: skip
+        if any(value is True or isinstance(value, int) for value in options.values()):
+            alike.setdefault(f"{trial.method.name} {options} {trial.model.model_dump_json()}", trial)
+    part = PartSize(inner=100, boundary=0, edges=1000, cut=0)
+    for trial in alike.values():
+        name, options = trial.method.name, trial.method.options
+        found, model = METHODS.load(name, trial.plugin), trial.model
+        built = Architecture(model, 8, 2, source=trial.plugins.get("model"))
+        try:
+            found.memory(found.Options(**options), MemoryCase(part, None, 50, 100, 1000, built))
+        except UserError as error:
+            key = error.key or ""
+            entries = [(i, each.options.get(key)) for i, each in enumerate(suite.methods) if each.name == name]
+            number = next((i for i, written in entries if options.get(key) in axis(written, True)), None)
+            own = ("methods", number, name) if number is not None else ("per_method", name, "options")
+            yield suite.source.error((*own, key), error.message, error.fix)
 
 
 def in_turns(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
@@ -208,13 +247,22 @@ class _Checked:
         """Note a mistake that is written at `path`."""
         self.errors.append(self.suite.source.error(path, message, fix))
 
+    def _pass_on(self, path: KeyPath, error: UserError) -> None:
+        """Note what is wrong with something that is named at `path`, and the file in which it is, if that is known."""
+        line = f":{error.line}" if error.line else ""
+        self.refuse(path, f"{error.file}{line}: {error.message}" if error.file else error.message, error.fix)
+
     def _explain(self, error: ValidationError, path: KeyPath, model: type[BaseModel], depth: int | None = None) -> None:
         """Note what pydantic found in a section of keys or options that is written at `path`."""
 
         def at(option: KeyPath, message: str, fix: str | None) -> UserError:
             return self.suite.source.error((*path, *option), message, fix)
 
-        self.errors.append(explain(error, at, lambda _: model.model_fields, depth))
+        def mend(option: KeyPath, found: ErrorDetails, keys: Mapping[str, Any]) -> str | None:
+            whole = (*path, *option)
+            return mended(whole, found, keys, self.suite.source.override_at(whole) is not None)
+
+        self.errors.append(explain(error, at, lambda _: model.model_fields, mend, depth))
 
     def require_size(self) -> None:
         """Raise a UserError if the suite has too many trials, exclusions not counted."""
@@ -236,6 +284,9 @@ class _Checked:
 
         suite = self.suite
         usual = self._settings(suite.model, suite.train, suite.source.variant)
+        variants = enumerate(suite.model)
+        written = {key: suite.source.variant("model", i) for i, spec in variants for key in spec.model_fields_set}
+        self._refuse_unread(suite.model, written)
         own = {name: self._settings_on(name, settings) for name, settings in suite.per_dataset.items()}
         for i, entry in enumerate(suite.datasets):
             models, trainings = own.get(entry.name, usual)
@@ -249,7 +300,7 @@ class _Checked:
                     words = (error.key or "").replace(":", " ").split()
                     blamed = (key for key in options if words[-1:] == [key] or f"'{key}'" in error.message)
                     option: KeyPath = next(((entry.name, key) for key in blamed), ())
-                    self.refuse(("datasets", i, *option), error.message, error.fix)
+                    self._pass_on(("datasets", i, *option), error)
                     continue
                 defaults = {key: option.default for key, option in info.options.items()}
                 # 1 and 1.0 are the same trial where the option is a fraction.
@@ -350,11 +401,23 @@ class _Checked:
             [self._named(train, "train", where("train", i)) for i, train in enumerate(trainings)],
         )
 
+    def _refuse_unread(self, models: Sequence[ModelSpec], written: Mapping[str, KeyPath]) -> None:
+        """Refuse the keys of models, with where they are `written`, that only other models' layers read."""
+        with suppress(UserError):  # an unknown model: `_named` refuses it
+            layers = {model.name: self.catalogue.find(MODELS, model.name).value for model in models}
+            for key in sorted(OWN_KEYS & written.keys()):
+                if not any(key in layer.reads for layer in layers.values()):
+                    value, others = getattr(models[0], key), [(n, MODELS.loaded(n)) for n in MODELS.names()]
+                    readers = ", ".join(name for name, layer in others if layer and key in layer.reads)
+                    what = f"bad value {value}: {', '.join(layers)} has no {key}"
+                    self.refuse((*written[key], key), what, f"remove it, or name a model that has: {readers}")
+
     def _settings_on(self, name: str, own: DatasetSettings) -> Settings:
         path, names = ("per_dataset", name), {entry.name for entry in self.suite.datasets}
         if name not in names:
             self.refuse(path, "no data set of the suite", nearest(name, names))
         models = [self._laid_over(model, own.model, (*path, "model")) for model in self.suite.model]
+        self._refuse_unread(models, dict.fromkeys(own.model, (*path, "model")))
         trainings = [self._laid_over(train, own.train, (*path, "train")) for train in self.suite.train]
         return self._settings(models, trainings, lambda section, _: (*path, section))
 
@@ -385,7 +448,7 @@ class _Checked:
                         raise UserError(what, key=old, fix=f"keep '{new}'")
                     written[new] = written.pop(old)
             except UserError as error:
-                self.refuse((*path, error.key) if error.key else path[:2], error.message, error.fix)
+                self._pass_on((*path, error.key) if error.key else path[:2], error)
                 continue
             model = found.value.Options
             for options in grid(written, _listed(model)):
@@ -406,10 +469,12 @@ class _Checked:
                 spec = spec.model_copy(update={own: options.model_dump(mode="json", exclude_defaults=True)})
                 if isinstance(spec, ModelSpec):
                     found.check_spec(spec)
+                    unread = OWN_KEYS - found.reads
+                    spec = spec.model_copy(update={key: type(spec).model_fields[key].default for key in unread})
             except ValidationError as error:
                 self._explain(error, (*path, key, name), found.Options, depth=1)
             except UserError as error:
-                self.refuse((*path, key), error.message, error.fix)
+                self._pass_on((*path, key), error)
             except ValueError as error:
                 self.refuse(path, str(error))
         return spec

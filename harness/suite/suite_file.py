@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import math
+import operator
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 
 from harness.errors import UserError, nearest, spelled
@@ -51,6 +56,10 @@ SECTIONS: dict[str, type[Spec]] = {
 }
 GRIDS = ("model", "train", "partition", "network")  # sections whose keys may hold lists
 LISTS = ("datasets", "methods")
+PLACED = ("model", "train", "partition", "timeouts")  # sections whose keys say by themselves where they belong
+PERCENT = 10  # from where on a number in place of a share is taken for a percentage
+MOST_SEEDS = 20  # a larger number under `seeds` is rather one seed than their count
+AMBIGUOUS = ("name", "options", "method", "seed")  # keys of these that mean something else elsewhere
 
 
 @cache
@@ -132,11 +141,18 @@ def load_suite(path: Path | Mapping[str, Any], overrides: Sequence[str] = ()) ->
             del data[section]
     if (many := too_many(_least_factors(data))) is not None:
         raise source.error((many[0],), many[1], "list fewer values, or write several suites")
+
+    def mend(loc: KeyPath, found: ErrorDetails, keys: Collection[str]) -> str | None:
+        path = _written(loc, data)
+        if found["type"] == "extra_forbidden" and path[-1] == loc[-1]:  # pydantic saw one value of a grid's
+            found = {**found, "input": functools.reduce(operator.getitem, path, data)}
+        return mended(loc, found, keys, source.override_at(path) is not None)
+
     try:
         suite = Suite.model_validate(data)
     except ValidationError as error:
         raise explain(
-            error, lambda loc, message, fix: source.error(_written(loc, data), message, fix), _known_keys
+            error, lambda loc, message, fix: source.error(_written(loc, data), message, fix), _known_keys, mend
         ) from error
     for section in LISTS:
         if not isinstance(data[section], list):  # the Suite numbers the only entry (`methods: full`) 0
@@ -239,6 +255,77 @@ def _known_keys(loc: KeyPath) -> Mapping[str, Any]:
         sections: dict[str, type[Spec]] = {"budget": Budget, "target": RelativeTarget}
         return sections.get(str(loc[1]), Range).model_fields
     return (SECTIONS[str(loc[0])] if loc else Suite).model_fields
+
+
+@cache
+def places() -> dict[str, KeyPath]:
+    """Return where keys of a suite belong, by their last part: `epochs` at `train.epochs`."""
+    found: dict[str, KeyPath] = {key: (key,) for key in Suite.model_fields}
+    for section in PLACED:
+        found |= {key: (section, key) for key in SECTIONS[section].model_fields if key not in found}
+    return {key: path for key, path in found.items() if key not in AMBIGUOUS}
+
+
+def place_of(key: str, others: Collection[str] = ()) -> KeyPath | None:
+    """Return where a key of a suite belongs, or one that is spelled almost alike unless one of `others` is."""
+    close = get_close_matches(key, [*places(), *others], 1, 0.85)
+    return places().get(close[0]) if close else None
+
+
+def put(path: KeyPath, value: Any, *, option: bool = False) -> str:
+    """Write a value at its place in a suite, or as an option `--set`; in the form that it needs where that is plain."""
+    data: dict[str, Any] = {"name": "x", "datasets": "x", "methods": "x"}
+    try:
+        Suite.model_validate(data | _nested(path, value))
+    except ValidationError as error:
+        for found in error.errors(include_url=False):
+            if (fix := mended(found["loc"], found, (), option)) is not None:
+                return fix
+    return _put(path, value, option)
+
+
+def mended(path: KeyPath, found: ErrorDetails, keys: Collection[str], option: bool) -> str | None:
+    """Return how to write what pydantic refused at a path, if that is plain: in its place, or in its form.
+
+    `keys` are those of the section, `option` says that the value came from `--set`.
+    """
+    kind, value, at = found["type"], found["input"], tuple(part for part in path if isinstance(part, str))
+    if kind == "extra_forbidden":
+        place = None if at[0] in ("claims", "tuning") else place_of(at[-1], keys)
+        return None if place is None or place[:-1] == at[:-1] else put(place, value, option=option)
+    if kind in ("list_type", "tuple_type"):
+        seeds = at == ("seeds",) and isinstance(value, int) and 0 < value <= MOST_SEEDS
+        return _put(at, [*range(value)] if seeds else [value], option)
+    if kind in ("model_type", "model_attributes_type") and len(at) == 1 and at[0] in PLACED:
+        key = _first_that_takes(value, SECTIONS[at[0]])
+        return None if key is None else _put(at, {key: value}, option)
+    most = found.get("ctx", {}).get("le", found.get("ctx", {}).get("lt"))
+    return _put(at, value / 100, option) if most == 1 and PERCENT <= value <= 100 else None
+
+
+def _first_that_takes(value: Any, section: type[Spec]) -> str | None:
+    for key in section.model_fields:
+        try:
+            section.model_validate({key: value})
+        except ValidationError:
+            continue
+        return key
+    return None
+
+
+def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
+    for key in reversed(path):
+        value = {key: value}
+    return dict(value)
+
+
+def _put(path: KeyPath, value: Any, option: bool) -> str:
+    if not option:
+        return f"write `{_yaml(_nested(path, value), flow=True)[1:-1]}`"
+    while isinstance(value, dict) and len(value) == 1:
+        [(key, value)] = value.items()
+        path = (*path, key)
+    return f"--set {shlex.quote(f'{dotted(path)}={_yaml([value], flow=True)[1:-1]}')}"
 
 
 def _written(loc: KeyPath, data: Mapping[str, Any]) -> KeyPath:
@@ -345,9 +432,16 @@ def as_written(suite: Suite) -> dict[str, Any]:
 
 def write_suite_file(suite: Suite, path: Path) -> Path:
     """Write a suite as YAML that `load_suite` reads as the same suite, whole or not at all; returns the path."""
-    writer: Any = YAML(typ="safe", pure=True)
-    writer.default_flow_style, writer.width, writer.sort_base_mapping_type_on_output = None, 120, False
-    text = io.StringIO()
-    writer.dump(as_written(suite), text)
-    write_whole(path, text.getvalue())
+    write_whole(path, _yaml(as_written(suite)))
     return path
+
+
+def _yaml(data: Any, *, flow: bool = False) -> str:
+    """Write data as YAML; `flow`: in one line."""
+    writer: Any = YAML(typ="safe", pure=True)
+    writer.default_flow_style, writer.width, writer.sort_base_mapping_type_on_output = flow or None, 120, False
+    if flow:
+        writer.width = math.inf
+    text = io.StringIO()
+    writer.dump(data, text)
+    return text.getvalue().rstrip("\n") if flow else text.getvalue()

@@ -69,6 +69,12 @@ MISTAKES = {
     "run tiny.yaml --only metod=full": "--only metod=full: ",
     "run tiny.yaml --set train.epochs=many": "--set train.epochs=many: ",
     "run tiny.yaml --set datasets=[rin]": "--set datasets=[rin]: ",
+    "run tiny.yaml --epochs 3": "--epochs: no option, but a key of the suite (--set train.epochs=3)",
+    "run --seeds=3 tiny.yaml": "--seeds: no option, but a key of the suite (--set 'seeds=[0, 1, 2]')",
+    "plan tiny.yaml --model gat": "--model: no option, but a key of the suite (--set model.name=gat)",
+    "tune tiny.yaml --weight-decay": "--weight-decay: no option, but a key of the suite "
+    "(--set train.weight_decay=VALUE)",
+    "run tiny.yaml --parts 1,2": "--parts: no option, but a key of the suite (--set 'partition.parts=[1, 2]')",
     "run tiny.yaml --plugin mine.py": "/",
     "list methods --plugin no.such": "module 'no.such' does not import: ModuleNotFoundError: ",
     "plan tiny.yaml --set plugins=no.py": "--set plugins=no.py: plugins.0: /",
@@ -463,6 +469,7 @@ def test_unbalanced_boundaries_are_shown_and_warned_of(home: Path, capsys: pytes
     ("command", "expected"),
     [
         ("list datasets", ["reddit", "114,615,892", "ring"]),
+        ("data list", ["reddit ", "no, 1.21 GiB to get", "sbm ", "made when needed", "ring "]),
         ("list methods", ["bns-gcn (full-graph): ", "rate", "0.1", "bernoulli|fixed", "graphsage (mini-batch): "]),
         ("list models", ["gat ", "gcn ", "mixhop ", "sage ", "heads"]),
         ("list optimizers", ["adam ", "sgd ", "momentum"]),
@@ -482,6 +489,59 @@ def test_what_there_is(home: Path, capsys: pytest.CaptureFixture[str], command: 
     code, out, _ = harness(capsys, *command.split())
     assert code == 0
     assert [text for text in expected if text not in out] == []
+
+
+def test_a_damaged_graph_hides_no_other(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = home / "data" / "bad.npz"
+    bad.write_text("no graph")
+    said = f"{bad}: damaged or foreign, expected an .npz file (File is not a zip file)"
+    for command in ("data list", "list datasets"):
+        code, out, err = harness(capsys, *command.split())
+        assert (code, err) == (0, "")
+        assert re.search(r"^ring +yes +12 ", out, re.M)
+        assert out.splitlines()[-1] == f"not listed: {said}"
+    assert harness(capsys, "plan", "tiny.yaml")[0] == 0
+    assert harness(capsys, "run", "tiny.yaml", "--only", "parts=1,method=full")[0] == 0
+    code, out, err = harness(capsys, "plan", "tiny.yaml", "--set", "datasets=[ring, bad]")
+    assert (code, out, err) == (2, "", f"error: --set datasets=[ring, bad]: datasets.1: {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ("model: {name: sage, heads: 8}", "4: model.heads: bad value 8: sage has no heads (remove it, or name "
+         "a model that has: gat)"),
+        ("model: {name: gat, order: 2}", "4: model.order: bad value 2: gat has no order (remove it, or name a "
+         "model that has: mixhop)"),
+        ("per_dataset: {sbm: {model: {heads: 2}}}", "4: per_dataset.sbm.model.heads: bad value 2: sage has no "
+         "heads (remove it, or name a model that has: gat)"),
+        ("methods: [full, graphsage: {fanouts: [[5, 5], [3, 4, 5]]}]", "4: methods.1.graphsage.fanouts: bad "
+         "value [3, 4, 5]: 3 numbers for 2 graph layers (give 2, or one number for all; a layer of mixhop counts "
+         "`order` times)"),
+        ("methods: [graphsage]\nper_method: {graphsage: {options: {fanouts: [3]}}}", "5: per_method.graphsage."
+         "options.fanouts: bad value [3]: 1 numbers for 2 graph layers (give 2, or one number for all; a layer of "
+         "mixhop counts `order` times)"),
+        ("methods: [full: {epochs: 3}]", "4: methods.0.full.epochs: unknown key (write `train: {epochs: 3}`)"),
+        ("methods: [bns-gcn: {rate: 10}]", "4: methods.0.bns-gcn.rate: bad value 10: must be less than or "
+         "equal to 1 (write `methods: {bns-gcn: {rate: 0.1}}`)"),
+    ],
+)  # fmt: skip
+def test_what_fits_no_model_is_refused_before_a_run(
+    home: Path, capsys: pytest.CaptureFixture[str], sections: str, message: str
+) -> None:
+    methods = "" if sections.startswith("methods") else "\nmethods: [full]"
+    (home / "tiny.yaml").write_text(f"# a suite\nname: tiny\ndatasets: [sbm]\n{sections}{methods}\n")
+    for command in ("plan", "run"):
+        assert harness(capsys, command, "tiny.yaml") == (2, "", f"error: tiny.yaml:{message}\n")
+
+
+def test_a_key_that_one_of_several_models_reads_multiplies_that_one_alone(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "name: s\ndatasets: [sbm]\nmethods: [full]\nmodel: {name: [sage, gat], heads: [2, 8]}\n"
+    (home / "s.yaml").write_text(text)
+    labels = re.findall(r"sbm (\S+) full", harness(capsys, "plan", "s.yaml")[1])
+    assert labels == ["sage-2x64", "gat-2x64h2", "gat-2x64h8"]
 
 
 def test_doctor(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,3 +33,14 @@ def test_stages_are_told_by_whoever_does_the_work_the_rest_by_rank_0(tmp_path: P
         {"event": "epoch", "epoch": 0},
         {"event": "stage", "text": "stage of 1"},
     ]
+
+
+def test_an_error_in_a_plugin_names_its_line(tmp_path: Path) -> None:
+    plugin, report = tmp_path / "mine.py", RankReport(tmp_path, 0)
+    report.plugins.append(plugin)
+    code = compile("def steps():\n    return {}['key']\n", str(plugin), "exec")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    with report.concluding():
+        names["steps"]()
+    assert json.loads((tmp_path / "rank0.json").read_text())["reason"] == f"{plugin}:2: KeyError: 'key'"

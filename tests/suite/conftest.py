@@ -63,10 +63,10 @@ def dataset_info(spec: DatasetSpec, data_dir: Path | None = None) -> types.Simpl
     return types.SimpleNamespace(options=known, inductive=spec.name == "twin", multilabel=multilabel, nodes=1000)
 
 
-def load_method(name: str) -> types.SimpleNamespace:
+def load_method(name: str, source: PluginSource | None = None) -> types.SimpleNamespace:
     if name not in METHODS:
         raise UserError(f"unknown method '{name}'", fix=nearest(name, METHODS))
-    return types.SimpleNamespace(Options=METHODS[name], metrics_by_column=dict)
+    return types.SimpleNamespace(Options=METHODS[name], metrics_by_column=dict, memory=lambda options, case: {})
 
 
 def find_method(name: str, plugins: Mapping[PluginKey, PluginSource]) -> types.SimpleNamespace:
