@@ -44,6 +44,7 @@ def _where(report: Report) -> Iterator[str]:
 
 def _verdicts(report: Report) -> Iterator[str]:
     yield "\n## Verdicts\n"
+    yield from (f"{sentence}\n" for _, sentence in report.sentences)
     for summary in report.summaries:
         yield f"**{summary.section.title}, P = {summary.parts}**\n"
         yield from (f"- {win.what}: {win.text}" for win in summary.wins)

@@ -32,7 +32,7 @@ def compare(
             metavar="A", help="Results of before: a directory, or a suite's in it; with --method those of all methods."
         ),
     ],
-    after: Annotated[Path | None, typer.Argument(metavar="[B]", help="Results of after.", show_default=False)] = None,
+    after: Annotated[Path | None, typer.Argument(metavar="B", help="Results of after.", show_default=False)] = None,
     method: Annotated[
         str | None, option("--method NAME", "Compare methods within A: this one, or a variant as the report names it.")
     ] = None,

@@ -16,7 +16,9 @@ def test_the_page_has_the_reports_verdicts_and_tables(tmp_path: Path) -> None:
     page = render(report, "made-up")
     assert "`harness tune suites/fair/made-up.yaml`" in page
     wins = [win for summary in report.summaries for win in summary.wins]
-    assert any(win.what.startswith("Fastest to 70.0 %") for win in wins)
+    ((_, sentence),) = report.sentences
+    assert " 70 %" in sentence
+    assert f"\n{sentence}\n" in page
     for win in wins:
         assert f"- {win.what}: {win.text}" in page
     for title in ("Fastest to 70.0 % validation score.", "Search of the settings."):
