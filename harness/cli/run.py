@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -25,10 +26,12 @@ from harness.cli.command_options import (
     cluster_of,
     jobs_of,
     node_count,
+    option,
     suite_command,
     suite_path,
 )
 from harness.cli.terminal import outlive_readers, table
+from harness.cli.until import Budget, run_until_decided
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -63,6 +66,13 @@ def run(
     download: Annotated[
         bool, typer.Option("--download/--no-download", help="Download published data that are not here.")
     ] = True,
+    until: Annotated[
+        Literal["decided"] | None,
+        option("--until decided", "Go on with fresh seeds of what may still be the fastest, until that is known."),
+    ] = None,
+    budget: Annotated[
+        str, option("--budget TEXT", "What the fresh seeds may take: '30 trials', '45 min', '2 h'.")
+    ] = "1 h",
     audit: Annotated[
         bool, typer.Option("--audit", help="Watch ranks' threads, child processes, files and sockets; see flags.")
     ] = False,
@@ -111,7 +121,16 @@ def run(
         wanted = replace(wanted, jobs=1 if cluster is not None or share is not None else jobs_here(wanted))
     else:
         require_named_device(loaded, asked.device)
-    if local and wanted.jobs == 1:
+    if until is not None:
+        if not local or cluster is not None or share is not None:
+            raise UserError("runs on one machine", key="--until", fix="leave out --executor, --nnodes and --jobs")
+
+        def run_here(suite: Suite, some: Sequence[TrialConfig]) -> int:
+            return _run_on(None, suite, [*some], store, options)
+
+        code, why = run_until_decided(loaded, trials, store.directory, run_here, Budget.parse(budget))
+        typer.echo(why)
+    elif local and wanted.jobs == 1:
         code = _run_on(cluster, loaded, trials, store, options)
     else:
         with live([SuiteWatch(store.directory)]):
