@@ -277,7 +277,7 @@ def use_data_dir(path: Path | None) -> Path | None:
 
 
 class Command(TyperCommand):
-    """A command: `--twin` alone is `--twin=fit`; with `--set`, a key of the suite that is given as an option is refused."""
+    """A command: `--twin` alone is `--twin=fit`; where it has `--set`, a suite's key given as an option is refused."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """See click."""

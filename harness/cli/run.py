@@ -114,7 +114,7 @@ def run(
     if local:
         require_means(trials, loaded, runs.capacity(nodes))
         check_cache()
-    failed = _download(trials, store, options) if download and request is None and share is None else []
+    lacking = _download(trials, store, options) if download and request is None and share is None else []
     arguments = [*_arguments(asked), "--no-download", *(["--audit"] if audit else [])]
     wanted = Submission(loaded, trials, store, options, arguments, jobs_of(jobs), nodes, detach)
     if local:
@@ -158,7 +158,7 @@ def run(
         typer.echo(f"report:  {written}")
     else:
         typer.echo(f"report:  harness report {store.directory}")
-    raise typer.Exit(code or _nothing_ran(trials, counts, options, failed))
+    raise typer.Exit(code or _nothing_ran(trials, counts, options, lacking))
 
 
 def _download(trials: list[TrialConfig], store: ResultStore, options: RunOptions) -> list[str]:
