@@ -70,9 +70,7 @@ def run(
         Literal["decided"] | None,
         option("--until decided", "Go on with fresh seeds of what may still be the fastest, until that is known."),
     ] = None,
-    budget: Annotated[
-        str, option("--budget TEXT", "What the fresh seeds may take: '30 trials', '45 min', '2 h'.")
-    ] = "1 h",
+    budget: Annotated[str, option("--budget TEXT", "What fresh seeds may take: '30 trials', '45 min', '2 h'.")] = "1 h",
     audit: Annotated[
         bool, typer.Option("--audit", help="Watch ranks' threads, child processes, files and sockets; see flags.")
     ] = False,
@@ -90,7 +88,7 @@ def run(
     interrupted.
     """
     from harness.cli.progress import Lines
-    from harness.cli.results import flagged_together, live
+    from harness.cli.results import live
     from harness.launch.executors import Submission, executor_of, require_named_device
     from harness.launch.executors.local import jobs_here
     from harness.launch.planner import outdated, require_means
@@ -122,14 +120,9 @@ def run(
     else:
         require_named_device(loaded, asked.device)
     if until is not None:
-        if not local or cluster is not None or share is not None:
-            raise UserError("runs on one machine", key="--until", fix="leave out --executor, --nnodes and --jobs")
-
-        def run_here(suite: Suite, some: Sequence[TrialConfig]) -> int:
-            return _run_on(None, suite, [*some], store, options)
-
-        code, why = run_until_decided(loaded, trials, store.directory, run_here, Budget.parse(budget))
-        typer.echo(why)
+        if not local or wanted.jobs > 1 or cluster is not None:
+            raise UserError("runs trials one by one here", key="--until", fix="leave out --executor, --nnodes, --jobs")
+        code = _decide(loaded, trials, store, options, Budget.parse(budget))
     elif local and wanted.jobs == 1:
         code = _run_on(cluster, loaded, trials, store, options)
     else:
@@ -140,6 +133,25 @@ def run(
         raise typer.Exit(code)
     if code == INTERRUPTED:
         interrupted()
+    _show_end(loaded, trials, store, report)
+    raise typer.Exit(code or _nothing_ran(trials, store, options, lacking))
+
+
+def _decide(loaded: Suite, trials: list[TrialConfig], store: ResultStore, options: RunOptions, budget: Budget) -> int:
+    """Run rounds of fresh seeds; say why they ended, and return the exit code."""
+
+    def run_here(suite: Suite, some: Sequence[TrialConfig]) -> int:
+        return _run_on(None, suite, [*some], store, options)
+
+    code, why = run_until_decided(loaded, trials, store.directory, run_here, budget)
+    typer.echo(f"\n{why}" if why else "", nl=bool(why))
+    return code
+
+
+def _show_end(loaded: Suite, trials: list[TrialConfig], store: ResultStore, report: bool) -> None:
+    """Show how trials ended, their logs and flags, and where results and report are."""
+    from harness.cli.results import flagged_together
+
     finished = store.finished()
     counts = Counter(finished[trial.id] for trial in trials if trial.id in finished)
     typer.echo("")
@@ -158,7 +170,6 @@ def run(
         typer.echo(f"report:  {written}")
     else:
         typer.echo(f"report:  harness report {store.directory}")
-    raise typer.Exit(code or _nothing_ran(trials, counts, options, lacking))
 
 
 def _download(trials: list[TrialConfig], store: ResultStore, options: RunOptions) -> list[str]:
@@ -174,11 +185,12 @@ def _download(trials: list[TrialConfig], store: ResultStore, options: RunOptions
     return failed
 
 
-def _nothing_ran(trials: list[TrialConfig], counts: Counter[str], options: RunOptions, failed: list[str]) -> int:
+def _nothing_ran(trials: list[TrialConfig], store: ResultStore, options: RunOptions, failed: list[str]) -> int:
     """Say why where all trials were skipped; return the exit code."""
     from harness.launch.inputs import missing_data
 
-    if set(counts) != {"skipped"}:
+    finished = store.finished()
+    if {finished.get(trial.id) for trial in trials} != {"skipped"}:
         return 0
     missing = {trial.dataset.name: missing_data(trial.dataset, options.data_dir) for trial in trials}
     why = "; ".join(failed or map(str, filter(None, missing.values()))) or "see `harness status`"

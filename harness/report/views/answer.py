@@ -227,7 +227,7 @@ class AnswerView(ReportView):
         return [key for key in self.rows if key not in behind]
 
     def equal(self, share: float) -> bool:
-        """Return whether the times of all rows that are `open` surely differ by less than a share of the shorter one."""
+        """Return whether the times of all rows that are `open` surely differ by less than a share of the shorter."""
         looks = self.section.looks
         known = leads({key: self.times[key] for key in self.open}, self._luck)
         risk = (risk_of_look(len(looks) - 1) if looks else RISK) / max(1, len(known))
