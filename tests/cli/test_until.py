@@ -1,4 +1,4 @@
-"""Rounds of fresh seeds until it is decided who is fastest: who gets them, why they end, and how often that is wrong."""
+"""Fresh seeds until it is decided who is fastest: who gets them, why they end, and how often that is wrong."""
 
 from __future__ import annotations
 
