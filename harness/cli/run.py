@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -25,10 +26,12 @@ from harness.cli.command_options import (
     cluster_of,
     jobs_of,
     node_count,
+    option,
     suite_command,
     suite_path,
 )
 from harness.cli.terminal import outlive_readers, table
+from harness.cli.until import Budget, run_until_decided
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -63,6 +66,11 @@ def run(
     download: Annotated[
         bool, typer.Option("--download/--no-download", help="Download published data that are not here.")
     ] = True,
+    until: Annotated[
+        Literal["decided"] | None,
+        option("--until decided", "Go on with fresh seeds of what may still be the fastest, until that is known."),
+    ] = None,
+    budget: Annotated[str, option("--budget TEXT", "What fresh seeds may take: '30 trials', '45 min', '2 h'.")] = "1 h",
     audit: Annotated[
         bool, typer.Option("--audit", help="Watch ranks' threads, child processes, files and sockets; see flags.")
     ] = False,
@@ -80,7 +88,7 @@ def run(
     interrupted.
     """
     from harness.cli.progress import Lines
-    from harness.cli.results import flagged_together, live
+    from harness.cli.results import live
     from harness.launch.executors import Submission, executor_of, require_named_device
     from harness.launch.executors.local import jobs_here
     from harness.launch.planner import outdated, require_means
@@ -111,7 +119,11 @@ def run(
         wanted = replace(wanted, jobs=1 if cluster is not None or share is not None else jobs_here(wanted))
     else:
         require_named_device(loaded, asked.device)
-    if local and wanted.jobs == 1:
+    if until is not None:
+        if not local or wanted.jobs > 1 or cluster is not None:
+            raise UserError("runs trials one by one here", key="--until", fix="leave out --executor, --nnodes, --jobs")
+        code = _decide(loaded, trials, store, options, Budget.parse(budget))
+    elif local and wanted.jobs == 1:
         code = _run_on(cluster, loaded, trials, store, options)
     else:
         with live([SuiteWatch(store.directory)]):
@@ -121,6 +133,25 @@ def run(
         raise typer.Exit(code)
     if code == INTERRUPTED:
         interrupted()
+    _show_end(loaded, trials, store, report)
+    raise typer.Exit(code or _nothing_ran(trials, store, options, lacking))
+
+
+def _decide(loaded: Suite, trials: list[TrialConfig], store: ResultStore, options: RunOptions, budget: Budget) -> int:
+    """Run rounds of fresh seeds; say why they ended, and return the exit code."""
+
+    def run_here(suite: Suite, some: Sequence[TrialConfig]) -> int:
+        return _run_on(None, suite, [*some], store, options)
+
+    code, why = run_until_decided(loaded, trials, store.directory, run_here, budget)
+    typer.echo(f"\n{why}" if why else "", nl=bool(why))
+    return code
+
+
+def _show_end(loaded: Suite, trials: list[TrialConfig], store: ResultStore, report: bool) -> None:
+    """Show how trials ended, their logs and flags, and where results and report are."""
+    from harness.cli.results import flagged_together
+
     finished = store.finished()
     counts = Counter(finished[trial.id] for trial in trials if trial.id in finished)
     typer.echo("")
@@ -139,7 +170,6 @@ def run(
         typer.echo(f"report:  {written}")
     else:
         typer.echo(f"report:  harness report {store.directory}")
-    raise typer.Exit(code or _nothing_ran(trials, counts, options, lacking))
 
 
 def _download(trials: list[TrialConfig], store: ResultStore, options: RunOptions) -> list[str]:
@@ -155,11 +185,12 @@ def _download(trials: list[TrialConfig], store: ResultStore, options: RunOptions
     return failed
 
 
-def _nothing_ran(trials: list[TrialConfig], counts: Counter[str], options: RunOptions, failed: list[str]) -> int:
+def _nothing_ran(trials: list[TrialConfig], store: ResultStore, options: RunOptions, failed: list[str]) -> int:
     """Say why where all trials were skipped; return the exit code."""
     from harness.launch.inputs import missing_data
 
-    if set(counts) != {"skipped"}:
+    finished = store.finished()
+    if {finished.get(trial.id) for trial in trials} != {"skipped"}:
         return 0
     missing = {trial.dataset.name: missing_data(trial.dataset, options.data_dir) for trial in trials}
     why = "; ".join(failed or map(str, filter(None, missing.values()))) or "see `harness status`"

@@ -33,7 +33,8 @@ class Section:
     `frame` holds all of them whatever their status; a column `variant` (a variant's `key`) and those of `record_values`
     are added. `repeats`: the runs that its rows are means of, see `ResultInputs.runs` (None: each is of one). `badge`:
     the origin of data that are not the real set. `declared`: the metrics that the methods declare, by column. `tuning`:
-    the search of the methods' settings on this data set, if there was one.
+    the search of the methods' settings on this data set, if there was one. `looks`: the seeds at which methods were
+    compared, time after time, see `KeptSuite.looks`.
     """
 
     anchor: str
@@ -51,6 +52,7 @@ class Section:
     variants: tuple[Variant, ...]
     declared: Mapping[str, Metric]
     tuning: Tuning | None = None
+    looks: tuple[tuple[int, ...], ...] = ()
 
     @cached_property
     def ok(self) -> pd.DataFrame:
@@ -335,6 +337,7 @@ def _section(
         variants=own,
         declared={name: metric for record in records for name, metric in declared_metrics(record).items()},
         tuning=_tuning(inputs, suites, records),
+        looks=max((own for name, own in inputs.looks.items() if name in suites), key=len, default=()),
     )
 
 

@@ -388,11 +388,11 @@ def all_pairs(pairs: Mapping[tuple[Name, Name], Pairs], metric: Metric) -> dict[
     return {name: contrast.row(index, risks[index]) for index, name in enumerate(pairs)}
 
 
-def holm(doubts: Sequence[float]) -> list[float]:
-    """Return the risk at which each of several p-values is judged, so that all together err with `RISK` at most."""
+def holm(doubts: Sequence[float], whole: float = RISK) -> list[float]:
+    """Return the risk at which each of several p-values is judged, so that all together err with `whole` at most."""
     risks, left, decided = [0.0] * len(doubts), len(doubts), False
     for index in sorted(range(len(doubts)), key=doubts.__getitem__):
-        risks[index] = RISK / left
+        risks[index] = whole / left
         decided = decided or doubts[index] > risks[index]
         left -= not decided
     return risks

@@ -17,7 +17,7 @@ from harness.metrics import METRICS, STAT, Formula, Metric, from_declared, insta
 from harness.results.censored import CONVERGENCE, Curve, equal_settings, held_to_references
 from harness.results.projection import network_label
 from harness.results.record import EDITED, EPOCHS_FILE, RECORD_FILE, REPEAT, Json, Record, whole_config
-from harness.results.record_store import EPOCH_COLUMNS, read_epochs, read_records
+from harness.results.record_store import EPOCH_COLUMNS, kept_suites, read_epochs, read_records
 from harness.results.tuned import Tuning, kept_tunings
 
 RecordKey = tuple[str, str]  # a trial's suite and id
@@ -242,6 +242,11 @@ class ResultInputs:
         """The metrics that the records' methods declare."""
         found = {name: each for record in self.records.values() for name, each in declared_metrics(record).items()}
         return list(found.values())
+
+    @functools.cached_property
+    def looks(self) -> dict[str, tuple[tuple[int, ...], ...]]:
+        """The seeds at which methods of a suite were compared, see `KeptSuite.looks`; of suites that have several."""
+        return {name: own for name, suite in kept_suites(self.directories).items() if (own := suite.looks)}
 
     @functools.cached_property
     def _data(self) -> tuple[dict[RecordKey, str], dict[RecordKey, str]]:

@@ -44,6 +44,12 @@ class KeptSuite(BaseModel):
     claims: tuple[Claim, ...] = ()
     trials: tuple[TrialConfig, ...] = Field((), description="every trial of it, selected to run or not")
 
+    @property
+    def looks(self) -> tuple[tuple[int, ...], ...]:
+        """The seeds that were compared, time after time (`run --until decided`); none where they are compared once."""
+        first, seeds = self.suite.get("first_look"), tuple(self.suite.get("seeds") or ())
+        return tuple(seeds[:count] for count in range(first, len(seeds) + 1)) if first else ()
+
 
 def kept(suite: Suite, trials: Sequence[TrialConfig]) -> KeptSuite:
     """Return what is to be kept of a suite that has these trials."""

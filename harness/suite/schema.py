@@ -379,6 +379,10 @@ class Suite(Spec):
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (0,), min_length=1, description="repetitions: each draws weights and samples anew"
     )
+    first_look: int | None = Field(
+        None, ge=1, description="of `run --until decided`: how many of the seeds were compared first; with each of the "
+        "others all were compared again"
+    )  # fmt: skip
     repeat: int = Field(
         1, ge=1, description="runs of each trial with the same seed: times scatter, scores are the same bits"
     )

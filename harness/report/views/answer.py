@@ -16,7 +16,19 @@ from harness.report.values import values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, WorkloadsView, prose
 from harness.report.views.convergence import NEVER
-from harness.results.censored import R_MAX, Ahead, Lead, Profile, Times, compare, leads, profiles
+from harness.results.censored import (
+    R_MAX,
+    Ahead,
+    Lead,
+    Profile,
+    Times,
+    compare,
+    compare_at_looks,
+    leads,
+    profiles,
+    risk_of_look,
+)
+from harness.results.contrast import RISK
 from harness.results.stats import MISSING, Interval, byte_unit, common_places, significant, time_to_score, time_unit
 
 AMOUNTS = ("time_s", "sent_bytes", "joules")  # columns of an epoch that add up until the target
@@ -204,8 +216,23 @@ class AnswerView(ReportView):
     @cached_property
     def _ahead(self) -> dict[frozenset[Key], Ahead[Key]]:
         """How every two rows compare, whatever their numbers of parts."""
-        found = compare({key: self.times[key] for key in self.rows}, self._luck)
+        times, looks = {key: self.times[key] for key in self.rows}, self.section.looks
+        found = compare_at_looks(times, looks, self._luck) if looks else compare(times, self._luck)
         return {frozenset((pair.method, pair.over)): pair for pair in found}
+
+    @property
+    def open(self) -> list[Key]:
+        """The rows that no other is surely ahead of."""
+        behind = {pair.over for pair in self._ahead.values() if pair.sure}
+        return [key for key in self.rows if key not in behind]
+
+    def equal(self, share: float) -> bool:
+        """Return whether the times of all rows that are `open` surely differ by less than a share of the shorter."""
+        looks = self.section.looks
+        known = leads({key: self.times[key] for key in self.open}, self._luck)
+        risk = (risk_of_look(len(looks) - 1) if looks else RISK) / max(1, len(known))
+        ends = [lead.estimate(risk).high for lead in known]
+        return bool(ends) and all(high is not None and high <= math.log1p(share) for high in ends)
 
     def leads(self, one: Key, other: Key) -> float | None:
         """Return by which factor at least a row is surely ahead of another, at most that of medians; else None."""

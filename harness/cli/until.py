@@ -1,0 +1,131 @@
+"""`harness run --until decided`: rounds of fresh seeds for what may still be the fastest."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from harness.report.views.answer import AnswerView
+    from harness.suite.schema import Suite, TrialConfig
+
+EQUAL = 0.05  # methods whose times differ by less are as good as each other
+UNITS = {"s": 1, "min": 60, "h": 3600}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What rounds of fresh seeds may take: so many trials, or seconds of them from start to end."""
+
+    text: str
+    trials: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Read "30 trials", "2 h", "45 min"; UserError for anything else."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) *(trials?|s|min|h)", text)
+        if found is None or (found[2].startswith("trial") and not found[1].isdecimal()):
+            raise UserError(f"'{text}' is no budget", key="--budget", fix="e.g. '30 trials', '45 min' or '2 h'")
+        if found[2].startswith("trial"):
+            return cls(text, trials=int(found[1]))
+        return cls(text, seconds=float(found[1]) * UNITS[found[2]])
+
+    def allows(self, wanted: int, walls_s: Sequence[float]) -> bool:
+        """Return whether so many more trials may begin after those that took `walls_s`."""
+        if self.trials is not None:
+            return len(walls_s) + wanted <= self.trials
+        return self.seconds is None or sum(walls_s) < self.seconds
+
+
+Run = Callable[["Suite", Sequence["TrialConfig"]], int]
+"""Runs trials of a suite that are not done yet and returns the runner's exit code."""
+
+
+def run_until_decided(
+    suite: Suite, trials: Sequence[TrialConfig], directory: Path, run: Run, budget: Budget
+) -> tuple[int, str]:
+    """Run trials, then again with one fresh seed at a time those that may still be the fastest, until that is known.
+
+    Ends where on each data set one is left, or all that are left are equal within `EQUAL`, or the budget is spent.
+    Each round is a look at the results (`compare_at_looks`): all statements together err in 5 % at most. A run that
+    was cut off, and begins again, does what it did: trials that are there are not run again.
+
+    Args:
+        directory: where `run` keeps the records of the suite.
+
+    Returns:
+        The runner's exit code, and why it ended; "" if it was interrupted.
+
+    Raises:
+        UserError: no time to a target is known after the first round.
+    """
+    from harness.launch.planner import seedless
+    from harness.suite.expand import expand
+
+    ran, wanted, first, worst = dict[str, "TrialConfig"](), list(trials), len(suite.seeds), 0
+    base = {trial.id for trial in trials}
+    for count in itertools.count(first):
+        rounds = suite.model_copy(update={"seeds": _seeds(suite, count), "first_look": first})
+        worst = max(worst, code := run(rounds, wanted))
+        if code > 1:
+            return code, ""
+        ran |= {trial.id: trial for trial in wanted}
+        undecided, ends = _look(suite.name, directory, ran)
+        if not undecided:
+            return worst, f"{', '.join(sorted(set(ends)))} with {count} seeds"
+        kept = {seedless(ran[id_]) for id_ in undecided}
+        fresh = suite.model_copy(update={"seeds": _seeds(suite, count + 1)[-1:]})
+        every = expand(fresh, device=trials[0].device)
+        wanted = [trial for trial in every if seedless(trial) in kept]
+        if not budget.allows(len(wanted), _walls_s(directory, ran.keys() - base)):
+            return worst, f"not decided with {count} seeds: the budget of {budget.text} is spent"
+    raise AssertionError  # seeds do not end
+
+
+def _seeds(suite: Suite, count: int) -> tuple[int, ...]:
+    """Return the first seeds: the suite's own, then those that follow the largest."""
+    more = itertools.count(max(suite.seeds) + 1)
+    return tuple(itertools.islice(itertools.chain(suite.seeds, more), count))
+
+
+def _walls_s(directory: Path, ids: Sequence[str] | set[str]) -> list[float]:
+    from harness.results.record_store import read_at
+
+    return [read_at(directory / id_).wall_s or 0.0 for id_ in ids if (directory / id_).is_dir()]
+
+
+def _look(name: str, directory: Path, ran: dict[str, TrialConfig]) -> tuple[set[str], list[str]]:
+    """Return the trials of what may still be the fastest where that is not known; and how it is known elsewhere."""
+    from harness.report.sections import make_sections
+    from harness.report.views.answer import AnswerView
+    from harness.results.frames import load_inputs
+
+    inputs = load_inputs(directory).only({(name, id_) for id_ in ran})
+    undecided, ends = set[str](), []
+    for section in make_sections(inputs):
+        answer = AnswerView(section)
+        end = _end_of(answer)
+        if end:
+            ends.append(end)
+        else:
+            undecided |= {str(t) for key in answer.open for t in section.select(*key, ok=False)["trial"]}
+    return undecided, ends
+
+
+def _end_of(answer: AnswerView) -> str:
+    """Return why more seeds of a section are not needed; "" if they are."""
+    if not answer.rows:
+        fix = "evaluate at least 3 times a trial (train.eval_every), and time the epochs"
+        raise UserError(f"no time to a score is known of {answer.section.name}", key="--until", fix=fix)
+    if not answer.order:
+        return "no method reaches the target"
+    if len(answer.open) == 1:
+        return "decided"
+    return f"equal within {100 * EQUAL:g} %" if answer.equal(EQUAL) else ""

@@ -1,0 +1,173 @@
+"""Fresh seeds until it is decided who is fastest: who gets them, why they end, and how often that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from report.fake import ENVIRONMENT, epoch_rows, make_ranks, without_epochs
+
+from harness.cli.until import Budget, run_until_decided
+from harness.errors import UserError
+from harness.report.sections import make_sections
+from harness.report.summary import answer_sentence
+from harness.results.censored import Times, compare_at_looks, risk_of_look
+from harness.results.contrast import RISK
+from harness.results.frames import load_inputs
+from harness.results.record import Record
+from harness.results.record_store import ResultStore, kept
+from harness.results.reduce import reduce
+from harness.suite.expand import expand
+from harness.suite.schema import Suite, TrialConfig
+from harness.suite.suite_file import load_suite
+
+SUITE: dict[str, Any] = {
+    "name": "small",
+    "datasets": ["digits"],
+    "train": {"epochs": 30, "eval_every": 5, "target": 0.6},
+    "partition": {"parts": [1, 2]},
+    "methods": ["full", {"graphsage": {"fanouts": 5}}],
+    "exclude": [{"method": "graphsage", "parts": 1}],
+    "seeds": [0, 1, 2],
+    "device": "cpu",
+}
+Pace = Mapping[tuple[str, int], float]
+FIRST, SECOND, THIRD = ("full", 1), ("full", 2), ("graphsage", 2)
+Runner = tuple[Callable[[Suite, Sequence[TrialConfig]], int], list[list[TrialConfig]]]
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Callable[[Pace, float], Runner]:
+    """Make a runner whose trials take the seconds of a pace an epoch, give or take the noise of a run."""
+
+    def made(pace: Pace, noise: float) -> Runner:
+        rounds: list[list[TrialConfig]] = []
+
+        def run(suite: Suite, trials: Sequence[TrialConfig]) -> int:
+            store = ResultStore(tmp_path, suite.name)
+            store.directory.mkdir(exist_ok=True)
+            store.keep_suite(kept(suite, expand(suite)))
+            done = store.finished()
+            rounds.append([trial for trial in trials if trial.id not in done])
+            for trial in rounds[-1]:
+                _commit(store, trial, pace, noise)
+            return 0
+
+        return run, rounds
+
+    return made
+
+
+def _commit(store: ResultStore, trial: TrialConfig, pace: Pace, noise: float) -> None:
+    rng = np.random.default_rng(int(trial.id, 16))
+    ranks = make_ranks(trial, trial.train.epochs, rng)
+    seconds = pace[trial.method.name, trial.partition.parts] * np.exp(noise * rng.standard_normal())
+    for rank in ranks:
+        for row in rank["epochs"]:
+            row["epoch_time_s"] = seconds
+            row["val_score"] = None if row["val_score"] is None else min(0.9, 0.2 + row["epoch"] / 30)
+    record = Record(
+        trial=trial.id, suite=store.suite, label=trial.label, status="ok", reason=None, wall_s=60.0,
+        started="2025-01-01T10:00:00+00:00", config=trial.model_dump(mode="json"), environment=ENVIRONMENT,
+        dataset={"name": "digits", "origin": "real", "note": "", "multilabel": False}, result=reduce(ranks),
+        ranks=without_epochs(ranks),
+    )  # fmt: skip
+    store.stage(trial.id)
+    store.commit(trial.id, record, epoch_rows(ranks), "")
+
+
+def decide(tmp_path: Path, runner: Runner, budget: str = "40 trials") -> str:
+    suite = load_suite(SUITE)
+    code, why = run_until_decided(suite, expand(suite), tmp_path / "small", runner[0], Budget.parse(budget))
+    assert code == 0
+    return why
+
+
+def names(trials: Sequence[TrialConfig]) -> set[tuple[str, int]]:
+    return {(trial.method.name, trial.partition.parts) for trial in trials}
+
+
+def test_those_that_are_surely_behind_get_no_more_seeds(tmp_path: Path, runner: Any) -> None:
+    own = runner({FIRST: 1.0, SECOND: 0.93, THIRD: 3.0}, 0.02)
+    why = decide(tmp_path, own)
+    _, rounds = own
+    assert why == f"decided with {2 + len(rounds)} seeds"
+    assert names(rounds[0]) == {FIRST, SECOND, THIRD}
+    assert [names(each) for each in rounds[1:]] == [{FIRST, SECOND}] * (len(rounds) - 1)
+    assert [{trial.seed for trial in each} for each in rounds[1:]] == [{3 + i} for i in range(len(rounds) - 1)]
+    assert len(rounds) > 1
+    inputs = load_inputs(tmp_path)
+    (section,) = make_sections(inputs)
+    assert section.looks[0] == (0, 1, 2)
+    assert len(section.looks) == len(rounds)
+    assert "full reaches 60 % first" in answer_sentence(section, "digits")
+    assert "may be as fast" not in answer_sentence(section, "digits")  # the page judges as the run did
+
+    again = runner({FIRST: 9.0, SECOND: 9.0, THIRD: 9.0}, 0.02)  # nothing is run again
+    assert decide(tmp_path, again) == why
+    assert [each for each in again[1] if each] == []
+
+
+def test_equal_methods_end_as_equal(tmp_path: Path, runner: Any) -> None:
+    own = runner({FIRST: 1.0, SECOND: 1.0, THIRD: 3.0}, 0.005)
+    assert decide(tmp_path, own).startswith("equal within 5 % with ")
+
+
+@pytest.mark.parametrize(("budget", "seeds"), [("4 trials", 5), ("5 trials", 5), ("2 min", 4), ("121 s", 5)])
+def test_a_budget_ends_it(tmp_path: Path, runner: Any, budget: str, seeds: int) -> None:
+    """Of two that cannot be told apart every round has two trials, of a minute each."""
+    own = runner({FIRST: 1.0, SECOND: 1.001, THIRD: 9.0}, 0.3)
+    assert decide(tmp_path, own, budget) == f"not decided with {seeds} seeds: the budget of {budget} is spent"
+
+
+def test_without_a_time_to_a_score_it_is_refused(tmp_path: Path, runner: Any) -> None:
+    suite = load_suite(SUITE | {"train": {"epochs": 9, "eval_every": 5}})
+    run, _ = runner({FIRST: 1.0, SECOND: 1.0, THIRD: 3.0}, 0.1)
+    with pytest.raises(UserError, match=r"--until: no time to a score is known of digits .*train\.eval_every"):
+        run_until_decided(suite, expand(suite), tmp_path / "small", run, Budget.parse("1 h"))
+
+
+@pytest.mark.parametrize("text", ["", "many", "1.5 trials", "2 days", "-1 h"])
+def test_a_budget_is_trials_or_time(text: str) -> None:
+    with pytest.raises(UserError, match=r"--budget: .* is no budget .*'2 h'"):
+        Budget.parse(text)
+
+
+LOOKS = [tuple(range(count)) for count in range(3, 9)]
+
+
+def drawn(rng: np.random.Generator, means: Sequence[float], noise: float) -> dict[str, Times]:
+    shared = rng.normal(0, 0.1, 8)  # a seed is easy or hard for all
+    return {
+        str(i): Times({seed: mean * float(np.exp(shared[seed] + rng.normal(0, noise))) for seed in range(8)}, {})
+        for i, mean in enumerate(means)
+    }
+
+
+@pytest.mark.parametrize("methods", [2, pytest.param(5, marks=pytest.mark.slow)])
+def test_equal_methods_are_told_apart_in_5_of_100_sequences_at_most(methods: int) -> None:
+    rng, draws = np.random.default_rng(methods), 300
+    wrong = sum(
+        any(pair.sure for pair in compare_at_looks(drawn(rng, [1.0] * methods, 0.1), LOOKS)) for _ in range(draws)
+    )
+    assert wrong / draws <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / draws)
+    assert sum(map(risk_of_look, range(1000))) <= RISK
+
+
+def test_looking_every_time_with_the_whole_risk_would_err_more_often() -> None:
+    from harness.results.censored import compare
+
+    rng, draws = np.random.default_rng(2), 300
+
+    def peeked(times: Mapping[str, Times]) -> bool:
+        return any(pair.sure for seeds in LOOKS for pair in compare({k: own.of(seeds) for k, own in times.items()}))
+
+    assert sum(peeked(drawn(rng, [1.0] * 2, 0.1)) for _ in range(draws)) / draws > 0.08
+
+
+def test_one_that_takes_twice_as_long_is_behind_at_an_early_look() -> None:
+    found = compare_at_looks(drawn(np.random.default_rng(0), [1.0, 1.1, 2.0], 0.05), LOOKS[:2])
+    assert {pair.over for pair in found if pair.sure} >= {"2"}
