@@ -91,7 +91,7 @@ def names(trials: Sequence[TrialConfig]) -> set[tuple[str, int]]:
 
 
 def test_those_that_are_surely_behind_get_no_more_seeds(tmp_path: Path, runner: Any) -> None:
-    own = runner({FIRST: 1.0, SECOND: 0.93, THIRD: 3.0}, 0.02)
+    own = runner({FIRST: 1.0, SECOND: 0.85, THIRD: 9.0}, 0.06)
     why = decide(tmp_path, own)
     _, rounds = own
     assert why == f"decided with {2 + len(rounds)} seeds"
@@ -119,7 +119,7 @@ def test_equal_methods_end_as_equal(tmp_path: Path, runner: Any) -> None:
 @pytest.mark.parametrize(("budget", "seeds"), [("4 trials", 5), ("5 trials", 5), ("2 min", 4), ("121 s", 5)])
 def test_a_budget_ends_it(tmp_path: Path, runner: Any, budget: str, seeds: int) -> None:
     """Of two that cannot be told apart every round has two trials, of a minute each."""
-    own = runner({FIRST: 1.0, SECOND: 1.001, THIRD: 9.0}, 0.3)
+    own = runner({FIRST: 1.0, SECOND: 1.001, THIRD: 9.0}, 0.1)
     assert decide(tmp_path, own, budget) == f"not decided with {seeds} seeds: the budget of {budget} is spent"
 
 
