@@ -141,19 +141,7 @@ def load_suite(path: Path | Mapping[str, Any], overrides: Sequence[str] = ()) ->
             del data[section]
     if (many := too_many(_least_factors(data))) is not None:
         raise source.error((many[0],), many[1], "list fewer values, or write several suites")
-
-    def mend(loc: KeyPath, found: ErrorDetails, keys: Collection[str]) -> str | None:
-        path = _written(loc, data)
-        if found["type"] == "extra_forbidden" and path[-1] == loc[-1]:  # pydantic saw one value of a grid's
-            found = {**found, "input": functools.reduce(operator.getitem, path, data)}
-        return mended(loc, found, keys, source.override_at(path) is not None)
-
-    try:
-        suite = Suite.model_validate(data)
-    except ValidationError as error:
-        raise explain(
-            error, lambda loc, message, fix: source.error(_written(loc, data), message, fix), _known_keys, mend
-        ) from error
+    suite = _validated(data, source)
     for section in LISTS:
         if not isinstance(data[section], list):  # the Suite numbers the only entry (`methods: full`) 0
             source.lines |= {(section, 0, *p[1:]): line for p, line in source.lines.items() if p[0] == section}
@@ -163,6 +151,21 @@ def load_suite(path: Path | Mapping[str, Any], overrides: Sequence[str] = ()) ->
             source.variants[section, number] = _written((section, number), data)
     suite._source = source
     return suite
+
+
+def _validated(data: dict[str, Any], source: SuiteSource) -> Suite:
+    def mend(loc: KeyPath, found: ErrorDetails, keys: Collection[str]) -> str | None:
+        path = _written(loc, data)
+        if found["type"] == "extra_forbidden" and path[-1] == loc[-1]:  # pydantic saw one value of a grid's
+            found = {**found, "input": functools.reduce(operator.getitem, path, data)}
+        return mended(loc, found, keys, source.override_at(path) is not None)
+
+    try:
+        return Suite.model_validate(data)
+    except ValidationError as error:
+        raise explain(
+            error, lambda loc, message, fix: source.error(_written(loc, data), message, fix), _known_keys, mend
+        ) from error
 
 
 def _read(path: Path | Mapping[str, Any]) -> tuple[SuiteSource, dict[str, Any]]:

@@ -158,7 +158,8 @@ def test_failed_trials_are_exit_code_1(
     code, out, _ = harness(capsys, "run", "tiny.yaml", "--only", "seed=0")
     assert code == 1
     assert "): rank 1 was killed by signal 9 (SIGKILL)\n" in out
-    assert "status  trials\nerror        1\nok           1\n" in out
+    (log,) = re.findall(r"status  trials\nerror        1\nok           1\nlog:     (results/tiny/.*/log.txt)\n", out)
+    assert '"status": "error"' in Path(log).with_name("record.json").read_text()
     monkeypatch.setenv("FAKE_RANKS", "{}")
     code, out, _ = harness(capsys, "run", "tiny.yaml", "--only", "seed=0", "--retry", "error,timeout")
     assert (code, out.splitlines()[0]) == (0, "2 trials, 1 done already, 1 to run")
