@@ -28,7 +28,7 @@ list_app = typer.Typer(no_args_is_help=True, help="List what a suite can name.")
 
 @list_app.command()
 def datasets(data_dir: DataDir = None) -> None:
-    """Data sets with their published sizes, those of the data directory too: what is here, and what `data get` gets."""
+    """Published data sets and those of the data directory: sizes, and what is here or has to be downloaded."""
     from harness.data.registry import dataset_info, dataset_names
     from harness.spec import DatasetSpec
 
