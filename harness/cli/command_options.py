@@ -258,9 +258,9 @@ class Command(TyperCommand):
     """A command; where it has `--set`, a key of the suite that is given as an option is refused with that option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """See click."""
+        """See click; with `resilient_parsing` the shell asks how a command may go on."""
         known = {name for each in self.get_params(ctx) for name in (*each.opts, *each.secondary_opts)}
-        for given, following in pairwise([*args, ""]) if "--set" in known else ():
+        for given, following in pairwise([*args, ""]) if "--set" in known and not ctx.resilient_parsing else ():
             name, equals, value = given.partition("=")
             if name.startswith("--") and name not in {"--", *known}:
                 _refuse_key(name, value if equals else following, known)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import json
 import math
 import operator
 import reprlib
@@ -57,6 +58,7 @@ SECTIONS: dict[str, type[Spec]] = {
 GRIDS = ("model", "train", "partition", "network")  # sections whose keys may hold lists
 LISTS = ("datasets", "methods")
 PLACED = ("model", "train", "partition", "timeouts")  # sections whose keys say by themselves where they belong
+MOST_SHOWN = 200  # characters of a value that a fix repeats
 PERCENT = 10  # from where on a number in place of a share is taken for a percentage
 MOST_SEEDS = 20  # a larger number under `seeds` is rather one seed than their count
 AMBIGUOUS = ("name", "options", "method", "seed")  # keys of these that mean something else elsewhere
@@ -156,7 +158,7 @@ def load_suite(path: Path | Mapping[str, Any], overrides: Sequence[str] = ()) ->
 def _validated(data: dict[str, Any], source: SuiteSource) -> Suite:
     def mend(loc: KeyPath, found: ErrorDetails, keys: Collection[str]) -> str | None:
         path = _written(loc, data)
-        if found["type"] == "extra_forbidden" and path[-1] == loc[-1]:  # pydantic saw one value of a grid's
+        if found["type"] == "extra_forbidden" and loc[0] in GRIDS:  # pydantic saw one value of a grid's
             found = {**found, "input": functools.reduce(operator.getitem, path, data)}
         return mended(loc, found, keys, source.override_at(path) is not None)
 
@@ -303,7 +305,8 @@ def mended(path: KeyPath, found: ErrorDetails, keys: Collection[str], option: bo
         key = _first_that_takes(value, SECTIONS[at[0]])
         return None if key is None else _put(at, {key: value}, option)
     most = found.get("ctx", {}).get("le", found.get("ctx", {}).get("lt"))
-    return _put(at, value / 100, option) if most == 1 and PERCENT <= value <= 100 else None
+    percent = most == 1 and isinstance(value, int | float) and PERCENT <= value <= 100
+    return _put(at, value / 100, option) if percent else None
 
 
 def _first_that_takes(value: Any, section: type[Spec]) -> str | None:
@@ -323,6 +326,11 @@ def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
 
 
 def _put(path: KeyPath, value: Any, option: bool) -> str:
+    try:
+        shown = len(json.dumps(value)) <= MOST_SHOWN
+    except (TypeError, ValueError):  # of a suite that was made in Python
+        shown = False
+    value = value if shown else "VALUE"
     if not option:
         return f"write `{_yaml(_nested(path, value), flow=True)[1:-1]}`"
     while isinstance(value, dict) and len(value) == 1:
