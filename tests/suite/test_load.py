@@ -203,7 +203,7 @@ def test_mistakes_in_overrides_golden(write, override: str, message: str) -> Non
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"seeds": range(3)}, "seeds: bad value range(0, 3): must be a list (write `seeds: VALUE`)"),
+        ({"seeds": 1j}, "seeds: bad value 1j: must be a list (write `seeds: VALUE`)"),
         ({"seeds": {"a": "b" * 300}}, "must be a list (write `seeds: VALUE`)"),
         ({"epochs": {3}}, "epochs: unknown key (write `train: {epochs: VALUE}`)"),
         ({"train": {"target": "95"}}, "train.target: bad value '95': must be less than or equal to 1"),
