@@ -198,7 +198,7 @@ def _unfitting(suite: Suite, trials: Sequence[TrialConfig]) -> Iterator[UserErro
             key = error.key or ""
             entries = [(i, each.options.get(key)) for i, each in enumerate(suite.methods) if each.name == name]
             number = next((i for i, written in entries if options.get(key) in axis(written, True)), None)
-            own = ("methods", number, name) if number is not None else ("per_method", name, "options")
+            own: KeyPath = ("methods", number, name) if number is not None else ("per_method", name, "options")
             yield suite.source.error((*own, key), error.message, error.fix)
         except Exception:  # a mistake in a plugin's own code: the log of its trial shows it
             continue

@@ -7,7 +7,6 @@ import functools
 import io
 import json
 import math
-import operator
 import reprlib
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -159,7 +158,8 @@ def _validated(data: dict[str, Any], source: SuiteSource) -> Suite:
     def mend(loc: KeyPath, found: ErrorDetails, keys: Collection[str]) -> str | None:
         path = _written(loc, data)
         if found["type"] == "extra_forbidden" and loc[0] in GRIDS:  # pydantic saw one value of a grid's
-            found = {**found, "input": functools.reduce(operator.getitem, path, data)}
+            whole: Any = data
+            found = {**found, "input": functools.reduce(lambda inner, key: inner[key], path, whole)}
         return mended(loc, found, keys, source.override_at(path) is not None)
 
     try:
