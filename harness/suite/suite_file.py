@@ -272,9 +272,9 @@ def places() -> dict[str, KeyPath]:
 
 
 def place_of(key: str, others: Collection[str] = ()) -> KeyPath | None:
-    """Return where a key of a suite belongs, or one that is spelled almost alike unless one of `others` is."""
+    """Return where a key of a suite, or one that is spelled almost alike, belongs; None where one of `others` is."""
     close = get_close_matches(key, [*places(), *others], 1, 0.85)
-    return places().get(close[0]) if close else None
+    return places().get(close[0]) if close and close[0] not in others else None
 
 
 def put(path: KeyPath, value: Any, *, option: bool = False) -> str:
@@ -297,7 +297,7 @@ def mended(path: KeyPath, found: ErrorDetails, keys: Collection[str], option: bo
     kind, value, at = found["type"], found["input"], tuple(part for part in path if isinstance(part, str))
     if kind == "extra_forbidden":
         place = None if at[0] in ("claims", "tuning") else place_of(at[-1], keys)
-        return None if place is None or place[:-1] == at[:-1] else put(place, value, option=option)
+        return None if place is None or place[:-1] == at[-2:-1] else put(place, value, option=option)
     if kind in ("list_type", "tuple_type"):
         seeds = at == ("seeds",) and isinstance(value, int) and 0 < value <= MOST_SEEDS
         return _put(at, [*range(value)] if seeds else [value], option)
