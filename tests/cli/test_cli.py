@@ -215,7 +215,8 @@ def test_list_shows_what_is_wrong_with_a_package_and_goes_on(
     monkeypatch.syspath_prepend(home)
     code, out, _ = harness(capsys, "list", "methods", "--plugin", "mine.py")
     assert code == 0
-    assert "bad (broken): method 'bad' does not import: ValueError: of two lines (check bad:Bad)\n" in out
+    said = "method 'bad' does not import: ValueError: of two lines (check bad:Bad)"
+    assert f"bad (broken): {home / 'bad.py'}:1: {said}\n" in out
     assert "\nmine (full-graph): A method of one's own.\n" in out
     assert "\nfull (full-graph): " in out
     assert out.endswith("not listed: full of package bad: package gnn-harness has a method of that name\n")
