@@ -42,8 +42,8 @@ def datasets(data_dir: DataDir = None) -> None:
         mode = "inductive" if i.inductive else "transductive"
         rows.append((name, _here(name, i.size_bytes), i.nodes, i.edges, i.features, i.classes, mode, i.summary))
     table(["name", "here", "nodes", "directed edges", "features", "classes", "mode", "what it is"], rows)
-    for error in damaged:
-        typer.echo(f"not listed: {error}")
+    for each in damaged:
+        typer.echo(f"not listed: {each}")
 
 
 def _here(name: str, size: int | None) -> str:
