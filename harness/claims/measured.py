@@ -79,7 +79,7 @@ class Results:
                 runs[trial.seed, 0] = known[0]._replace(value=float(np.mean([run.value for run in known.values()])))
         why = join_unique(lacking)
         if runs and lacking:
-            why = f"{len(cell) - len(lacking)} of {len(cell)} seeds ({why})"
+            why = f"{len(cell) - len(lacking)} of {len(cell)} seeds count; of the others: {why}"
         return Measured(runs, why)
 
 

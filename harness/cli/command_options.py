@@ -280,13 +280,13 @@ class Command(TyperCommand):
     """A command: `--twin` alone is `--twin=fit`; where it has `--set`, a suite's key given as an option is refused."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """See click."""
+        """See click; with `resilient_parsing` the shell asks how a command may go on."""
         known = {name for each in self.get_params(ctx) for name in (*each.opts, *each.secondary_opts)}
         args = [  # typer has no option whose value may be left out
             f"{TWIN}=fit" if given == TWIN and not re.fullmatch(r"[0-9.eE+-]+", following) else given
             for given, following in pairwise([*args, ""])
         ]
-        for given, following in pairwise([*args, ""]) if "--set" in known else ():
+        for given, following in pairwise([*args, ""]) if "--set" in known and not ctx.resilient_parsing else ():
             name, equals, value = given.partition("=")
             if name.startswith("--") and name not in {"--", *known}:
                 _refuse_key(name, value if equals else following, known)

@@ -28,7 +28,7 @@ list_app = typer.Typer(no_args_is_help=True, help="List what a suite can name.")
 
 @list_app.command()
 def datasets(data_dir: DataDir = None) -> None:
-    """Data sets with their published sizes, those of the data directory too: what is here, and what `data get` gets."""
+    """Published data sets and those of the data directory: sizes, and what is here or has to be downloaded."""
     from harness.data.registry import dataset_info, dataset_names
     from harness.spec import DatasetSpec
 
@@ -42,8 +42,8 @@ def datasets(data_dir: DataDir = None) -> None:
         mode = "inductive" if i.inductive else "transductive"
         rows.append((name, _here(name, i.size_bytes), i.nodes, i.edges, i.features, i.classes, mode, i.summary))
     table(["name", "here", "nodes", "directed edges", "features", "classes", "mode", "what it is"], rows)
-    for error in damaged:
-        typer.echo(f"not listed: {error}")
+    for each in damaged:
+        typer.echo(f"not listed: {each}")
 
 
 def _here(name: str, size: int | None) -> str:

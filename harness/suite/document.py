@@ -249,8 +249,8 @@ def explain(error: ValidationError, at: ErrorAt, known: KnownKeys, mend: Mend, d
         keys = known(path[:-1]) if kind == "extra_forbidden" else {}
         mended = mend(path, first, keys)
         if kind == "extra_forbidden":
-            fix = mended or (nearest(str(path[-1]), keys) if keys else "it takes no options")
-            errors.append(at(path, "unknown key", fix))
+            others = nearest(str(path[-1]), keys) if keys else "it takes no options"
+            errors.append(at(path, "unknown key", mended or others))
         elif kind == "missing":
             errors.append(at(path, "missing", f"add `{path[-1]}: ...`"))
         elif kind == "literal_error":

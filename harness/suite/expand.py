@@ -190,16 +190,18 @@ def _unfitting(suite: Suite, trials: Sequence[TrialConfig]) -> Iterator[UserErro
     part = PartSize(inner=100, boundary=0, edges=1000, cut=0)
     for trial in alike.values():
         name, options = trial.method.name, trial.method.options
-        found, model = METHODS.load(name, trial.plugin), trial.model
-        built = Architecture(model, 8, 2, source=trial.plugins.get("model"))
+        found = METHODS.load(name, trial.plugin)
         try:
-            found.memory(found.Options(**options), MemoryCase(part, None, 50, 100, 1000, built))
+            model = Architecture(trial.model, 8, 2, source=trial.plugins.get("model"))
+            found.memory(found.Options(**options), MemoryCase(part, None, 50, 100, 1000, model))
         except UserError as error:
             key = error.key or ""
             entries = [(i, each.options.get(key)) for i, each in enumerate(suite.methods) if each.name == name]
             number = next((i for i, written in entries if options.get(key) in axis(written, True)), None)
-            own = ("methods", number, name) if number is not None else ("per_method", name, "options")
+            own: KeyPath = ("methods", number, name) if number is not None else ("per_method", name, "options")
             yield suite.source.error((*own, key), error.message, error.fix)
+        except Exception:  # a mistake in a plugin's own code: the log of its trial shows it
+            continue
 
 
 def in_turns(trials: Sequence[TrialConfig]) -> list[TrialConfig]:

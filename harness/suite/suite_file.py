@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import json
 import math
-import operator
 import reprlib
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -57,6 +57,7 @@ SECTIONS: dict[str, type[Spec]] = {
 GRIDS = ("model", "train", "partition", "network")  # sections whose keys may hold lists
 LISTS = ("datasets", "methods")
 PLACED = ("model", "train", "partition", "timeouts")  # sections whose keys say by themselves where they belong
+MOST_SHOWN = 200  # characters of a value that a fix repeats
 PERCENT = 10  # from where on a number in place of a share is taken for a percentage
 MOST_SEEDS = 20  # a larger number under `seeds` is rather one seed than their count
 AMBIGUOUS = ("name", "options", "method", "seed")  # keys of these that mean something else elsewhere
@@ -141,19 +142,7 @@ def load_suite(path: Path | Mapping[str, Any], overrides: Sequence[str] = ()) ->
             del data[section]
     if (many := too_many(_least_factors(data))) is not None:
         raise source.error((many[0],), many[1], "list fewer values, or write several suites")
-
-    def mend(loc: KeyPath, found: ErrorDetails, keys: Collection[str]) -> str | None:
-        path = _written(loc, data)
-        if found["type"] == "extra_forbidden" and path[-1] == loc[-1]:  # pydantic saw one value of a grid's
-            found = {**found, "input": functools.reduce(operator.getitem, path, data)}
-        return mended(loc, found, keys, source.override_at(path) is not None)
-
-    try:
-        suite = Suite.model_validate(data)
-    except ValidationError as error:
-        raise explain(
-            error, lambda loc, message, fix: source.error(_written(loc, data), message, fix), _known_keys, mend
-        ) from error
+    suite = _validated(data, source)
     for section in LISTS:
         if not isinstance(data[section], list):  # the Suite numbers the only entry (`methods: full`) 0
             source.lines |= {(section, 0, *p[1:]): line for p, line in source.lines.items() if p[0] == section}
@@ -163,6 +152,22 @@ def load_suite(path: Path | Mapping[str, Any], overrides: Sequence[str] = ()) ->
             source.variants[section, number] = _written((section, number), data)
     suite._source = source
     return suite
+
+
+def _validated(data: dict[str, Any], source: SuiteSource) -> Suite:
+    def mend(loc: KeyPath, found: ErrorDetails, keys: Collection[str]) -> str | None:
+        path = _written(loc, data)
+        if found["type"] == "extra_forbidden" and loc[0] in GRIDS:  # pydantic saw one value of a grid's
+            whole: Any = data
+            found = {**found, "input": functools.reduce(lambda inner, key: inner[key], path, whole)}
+        return mended(loc, found, keys, source.override_at(path) is not None)
+
+    try:
+        return Suite.model_validate(data)
+    except ValidationError as error:
+        raise explain(
+            error, lambda loc, message, fix: source.error(_written(loc, data), message, fix), _known_keys, mend
+        ) from error
 
 
 def _read(path: Path | Mapping[str, Any]) -> tuple[SuiteSource, dict[str, Any]]:
@@ -267,9 +272,9 @@ def places() -> dict[str, KeyPath]:
 
 
 def place_of(key: str, others: Collection[str] = ()) -> KeyPath | None:
-    """Return where a key of a suite belongs, or one that is spelled almost alike unless one of `others` is."""
+    """Return where a key of a suite, or one that is spelled almost alike, belongs; None where one of `others` is."""
     close = get_close_matches(key, [*places(), *others], 1, 0.85)
-    return places().get(close[0]) if close else None
+    return places().get(close[0]) if close and close[0] not in others else None
 
 
 def put(path: KeyPath, value: Any, *, option: bool = False) -> str:
@@ -292,7 +297,7 @@ def mended(path: KeyPath, found: ErrorDetails, keys: Collection[str], option: bo
     kind, value, at = found["type"], found["input"], tuple(part for part in path if isinstance(part, str))
     if kind == "extra_forbidden":
         place = None if at[0] in ("claims", "tuning") else place_of(at[-1], keys)
-        return None if place is None or place[:-1] == at[:-1] else put(place, value, option=option)
+        return None if place is None or place[:-1] == at[-2:-1] else put(place, value, option=option)
     if kind in ("list_type", "tuple_type"):
         seeds = at == ("seeds",) and isinstance(value, int) and 0 < value <= MOST_SEEDS
         return _put(at, [*range(value)] if seeds else [value], option)
@@ -300,7 +305,8 @@ def mended(path: KeyPath, found: ErrorDetails, keys: Collection[str], option: bo
         key = _first_that_takes(value, SECTIONS[at[0]])
         return None if key is None else _put(at, {key: value}, option)
     most = found.get("ctx", {}).get("le", found.get("ctx", {}).get("lt"))
-    return _put(at, value / 100, option) if most == 1 and PERCENT <= value <= 100 else None
+    percent = most == 1 and isinstance(value, int | float) and PERCENT <= value <= 100
+    return _put(at, value / 100, option) if percent else None
 
 
 def _first_that_takes(value: Any, section: type[Spec]) -> str | None:
@@ -320,6 +326,11 @@ def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
 
 
 def _put(path: KeyPath, value: Any, option: bool) -> str:
+    try:
+        shown = len(json.dumps(value)) <= MOST_SHOWN
+    except (TypeError, ValueError):  # of a suite that was made in Python
+        shown = False
+    value = value if shown else "VALUE"
     if not option:
         return f"write `{_yaml(_nested(path, value), flow=True)[1:-1]}`"
     while isinstance(value, dict) and len(value) == 1:

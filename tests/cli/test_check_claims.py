@@ -128,7 +128,7 @@ def test_results_without_a_kept_suite_are_held_against_its_file(
     code, out, _ = check("--suite", "own.yaml")
     assert code == 0  # of one seed nothing is sure
     assert out.startswith("own: 1 claim: 1 indicated against; 1 of 2 trials run\n")
-    assert "why:      not sure: one seed; 1 of 2 seeds (not run)" in out
+    assert "why:      not sure: one seed; 1 of 2 seeds count; of the others: not run" in out
     anew = config.model_copy(update={"data": "v2.p"})
     own |= {"trial": anew.id, "config": anew.model_dump(mode="json"), "started": "2999-01-01T00:00:00+00:00"}
     own |= {"dataset": {"name": "digits", "fingerprint": "v2"}, "partition_fingerprint": "p"}

@@ -160,7 +160,8 @@ def test_failed_trials_are_exit_code_1(
     code, out, _ = harness(capsys, "run", "tiny.yaml", "--only", "seed=0")
     assert code == 1
     assert "): rank 1 was killed by signal 9 (SIGKILL)\n" in out
-    assert "status  trials\nerror        1\nok           1\n" in out
+    (log,) = re.findall(r"status  trials\nerror        1\nok           1\nlog:     (results/tiny/.*/log.txt)\n", out)
+    assert '"status": "error"' in Path(log).with_name("record.json").read_text()
     monkeypatch.setenv("FAKE_RANKS", "{}")
     code, out, _ = harness(capsys, "run", "tiny.yaml", "--only", "seed=0", "--retry", "error,timeout")
     assert (code, out.splitlines()[0]) == (0, "2 trials, 1 done already, 1 to run")
@@ -216,7 +217,8 @@ def test_list_shows_what_is_wrong_with_a_package_and_goes_on(
     monkeypatch.syspath_prepend(home)
     code, out, _ = harness(capsys, "list", "methods", "--plugin", "mine.py")
     assert code == 0
-    assert "bad (broken): method 'bad' does not import: ValueError: of two lines (check bad:Bad)\n" in out
+    said = "method 'bad' does not import: ValueError: of two lines (check bad:Bad)"
+    assert f"bad (broken): {home / 'bad.py'}:1: {said}\n" in out
     assert "\nmine (full-graph): A method of one's own.\n" in out
     assert "\nfull (full-graph): " in out
     assert out.endswith("not listed: full of package bad: package gnn-harness has a method of that name\n")

@@ -215,3 +215,19 @@ def test_a_run_that_has_nothing_left_is_planned_so(done: Done) -> None:
     planned = done.command.run("plan", "small.yaml", "--results", "out", "--trust-plugins")
     assert planned.returncode == 0
     assert "8 trials: 8 done, 0 to run, 0 skipped" in planned.stdout
+
+
+@pytest.mark.slow
+def test_an_error_of_a_plugins_constructor_names_its_line_and_the_log(command: CommandLine) -> None:
+    text = (PLUGINS / "alternating.py").read_text()
+    constructor = "    def __init__(self, *given):\n        raise KeyError('mine')\n\n"
+    broken = text.replace("    def steps", f"{constructor}    def steps")
+    (command.directory / "broken.py").write_text(broken)
+    suite = "name: s\ndatasets: [digits]\nplugins: broken.py\nmethods: [alternating]\ntrain: {epochs: 1}\ndevice: cpu\n"
+    (command.directory / "s.yaml").write_text(suite)
+    done = command.run("run", "s.yaml", "--results", "out")
+    assert done.returncode == 1
+    line = next(n for n, each in enumerate(broken.splitlines(), 1) if "KeyError('mine')" in each)
+    assert f"rank 0 said: {command.directory / 'broken.py'}:{line}: KeyError: 'mine'\n" in done.stdout
+    (log,) = re.findall(r"^log:     (out/s/.*/log\.txt)$", done.stdout, re.MULTILINE)
+    assert "KeyError: 'mine'" in (command.directory / log).read_text()

@@ -200,6 +200,22 @@ def test_mistakes_in_overrides_golden(write, override: str, message: str) -> Non
     assert complaint(write(RICH), override) == message
 
 
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"seeds": 1j}, "seeds: bad value 1j: must be a list (write `seeds: VALUE`)"),
+        ({"seeds": {"a": "b" * 300}}, "must be a list (write `seeds: VALUE`)"),
+        ({"epochs": {3}}, "epochs: unknown key (write `train: {epochs: VALUE}`)"),
+        ({"train": {"target": "95"}}, "train.target: bad value '95': must be less than or equal to 1"),
+        ({"tuning": {"target": {"of": "full", "belw": 1}}}, "unknown key"),
+    ],
+)
+def test_a_fix_repeats_only_what_a_file_can_hold(section: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        load_suite({"name": "demo", "datasets": ["digits"], "methods": ["full"], **section})
+    assert message in str(error.value)
+
+
 def test_the_number_of_an_item_has_any_number_of_digits(write) -> None:
     assert "is not one of its items" in complaint(write(RICH), f"methods.{'9' * 5001}.full=1")
 
