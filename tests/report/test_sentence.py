@@ -222,5 +222,8 @@ def test_sections_of_one_data_set_have_their_models(trials: Any) -> None:
     one = trials()
     found = [text for _, text in answer_sentences([one, replace(one, model="gcn")])]
     assert [text.split(",")[0] for text in found] == ["On digits · sage", "On digits · gcn"]
+    faster = replace(one, frame=one.frame.assign(network="10gbit"))
+    found = [text for _, text in answer_sentences([one, faster])]
+    assert [text.split(",")[0] for text in found] == ["On digits", "On digits over 10 Gbit/s"]
     searched = replace(one, facts=(*one.facts, ("search", "settings")))
     assert answer_sentences([searched]) == []
