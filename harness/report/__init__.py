@@ -67,8 +67,9 @@ def write_report(
         target = Path("reports") / named[:_LONGEST] if out is None else Path(out)
         report = replace(make_report(inputs, suites, plugins), renewed_s=renewed_s)
         written = write_files(report, inputs, target, formats, pool)
-        for line in (*(sentence for _, sentence in report.sentences), report.line) if say else ():
-            say(line)
+        if say:
+            for line in (*(sentence for _, sentence in report.sentences), report.line):
+                say(line)
         return written
 
 
