@@ -66,9 +66,11 @@ def write_report(
         named = "-".join(dict.fromkeys(path.resolve().name for path in listed))
         target = Path("reports") / named[:_LONGEST] if out is None else Path(out)
         report = replace(make_report(inputs, suites, plugins), renewed_s=renewed_s)
-        for line in (*(sentence for _, sentence in report.sentences), report.line) if say else ():
-            say(line)
-        return write_files(report, inputs, target, formats, pool)
+        written = write_files(report, inputs, target, formats, pool)
+        if say:
+            for line in (*(sentence for _, sentence in report.sentences), report.line):
+                say(line)
+        return written
 
 
 MOST = 3  # processes; each takes a second or two to import what it draws with

@@ -115,8 +115,9 @@ def _least(section: Section, parts: int, column: str, what: str, sizes: dict[Var
 def answer_sentences(sections: Sequence[Section]) -> list[tuple[Section, str]]:
     """Return of each section who reaches its target first, see `answer_sentence`; of trials of a search nothing."""
     own = [section for section in sections if ("search", "settings") not in section.facts]
-    names = Counter(section.name for section in own)
-    return [(each, answer_sentence(each, each.name if names[each.name] == 1 else each.title)) for each in own]
+    places = [_where(section, section.name) for section in own]
+    alone = [places.count(place) == 1 for place in places]
+    return [(each, answer_sentence(each, each.name if a else each.title)) for each, a in zip(own, alone, strict=True)]
 
 
 def answer_sentence(section: Section, name: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from report.fake import METHODS, Method, write_results
 from report.measured import EPOCHS, FULL, Write
 
+from harness.cli import main
 from harness.report import write_report
 from harness.report.sections import Section
 from harness.report.summary import answer_sentence, answer_sentences
@@ -207,9 +208,22 @@ def test_the_files_and_the_terminal_begin_with_it(tmp_path: Path) -> None:
     assert page.index("<h1>") < page.index(f">{sentence}<") < page.index(f">{line}<") < page.index('<h2 id="answer">')
 
 
+def test_the_command_says_it_where_no_program_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_results(tmp_path / "results", methods=(FULL,), parts=(1,), seeds=(0,), epochs=EPOCHS)
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(tmp_path / "results"), "--out", str(tmp_path / "out"), "--format", "md"])
+    assert not ended.value.code
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path / 'out' / 'report.md'}\n"
+    assert said.err.startswith("On digits, one CPU rank: full reaches ")
+
+
 def test_sections_of_one_data_set_have_their_models(trials: Any) -> None:
     one = trials()
     found = [text for _, text in answer_sentences([one, replace(one, model="gcn")])]
     assert [text.split(",")[0] for text in found] == ["On digits · sage", "On digits · gcn"]
+    faster = replace(one, frame=one.frame.assign(network="10gbit"))
+    found = [text for _, text in answer_sentences([one, faster])]
+    assert [text.split(",")[0] for text in found] == ["On digits", "On digits over 10 Gbit/s"]
     searched = replace(one, facts=(*one.facts, ("search", "settings")))
     assert answer_sentences([searched]) == []

@@ -98,7 +98,7 @@ def test_the_report_follows_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(results, "WATCH_S", 0.05)
     pages: list[tuple[int, bool]] = []
 
-    def write(places, out, asked, given, views, renewed_s=None, workers=0, baselines=()) -> Path:
+    def write(places, out, asked, given, views, renewed_s=None, workers=0, baselines=(), say=None) -> Path:
         pages.append((len(ResultStore(tmp_path / "results", "tiny").finished()), renewed_s is not None))
         return Path("page")
 
