@@ -170,10 +170,7 @@ def _section(section: Section) -> dict[str, Any]:
         "anchor": section.anchor,
         "dataset": section.name,
         "parts": section.compared_parts,
-        "variants": [
-            {"label": v.label, "method": v.method, **_style(v.style)}
-            for v in section.variants
-        ],
+        "variants": [{"label": v.label, "method": v.method, **_style(v.style)} for v in section.variants],
         "metrics": metrics,
         "across": next((name for name in ACROSS if name in metrics), ""),
         "up": next((name for name in UP if name in metrics), ""),

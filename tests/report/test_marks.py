@@ -123,7 +123,9 @@ def test_drawings_have_the_marks(section: Section, style: DrawingStyle) -> None:
     (axes,) = _panels(figure, style).axes
     points = axes.collections[0]
     drawn = zip(points.get_facecolors(), points.get_paths(), strict=True)
-    found = {("#" + bytes((255 * colour[:3]).round().astype(int).tolist()).hex(), vertices(path)) for colour, path in drawn}
+    found = {
+        ("#" + bytes((255 * colour[:3]).round().astype(int).tolist()).hex(), vertices(path)) for colour, path in drawn
+    }
     assert found == {(v.style.colour, vertices(marker_path(v.style.marker))) for v in section.variants}
     assert len(found) == 14
 
@@ -137,6 +139,7 @@ def vertices(path: Any) -> tuple[float, ...]:
     return tuple(path.vertices.round(4).ravel().tolist())
 
 
+@pytest.mark.slow
 def test_the_page_has_the_marks(section: Section, root: Path) -> None:
     expected = {variant.label: mark(variant.style) for variant in section.variants}
     (charts,) = json.loads(embedded_trials([section]))

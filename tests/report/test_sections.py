@@ -44,7 +44,11 @@ def test_a_data_set_is_called_by_what_tells_it_from_others() -> None:
     twin = {"of": "reddit", "noise": 1.0}
     settings = [of("twin", **twin, scale=0.1), of("twin", of="yelp"), of("digits", threshold=2)]
     assert dataset_labels(settings) == ["reddit twin 0.1", "yelp twin", "digits"]
-    both = [of("twin", **twin, scale=0.1), of("twin", **twin | {"noise": 2.0}, scale=0.1), of("twin", **twin, scale=0.2)]
+    both = [
+        of("twin", **twin, scale=0.1),
+        of("twin", **twin | {"noise": 2.0}, scale=0.1),
+        of("twin", **twin, scale=0.2),
+    ]
     assert dataset_labels(both) == ["reddit twin 0.1 (noise=1)", "reddit twin 0.1 (noise=2)", "reddit twin 0.2"]
     several = [of("sbm", nodes=100, split="random"), of("sbm", nodes=200, split="random"), of("sbm", seed=1)]
     assert dataset_labels(several) == ["sbm (nodes=100, split=random)", "sbm (nodes=200, split=random)", "sbm (seed=1)"]
@@ -59,11 +63,10 @@ def test_a_twin_has_a_short_name_in_headings_and_its_whole_one_in_the_notes(tmp_
         options = {"of": "reddit", "scale": 0.1, "noise": 1.0 if name == "a" else 0.5}
         change(tmp_path / name, lambda record, own=options: record["config"]["dataset"].update(options=own))  # type: ignore[misc]
     inputs = load_inputs([tmp_path / "a", tmp_path / "b"])
-    report = make_report(inputs)
-    sections = [shown.section for shown in report.shown]
+    sections = make_sections(inputs)
     assert [section.title for section in sections] == [f"reddit twin 0.1 (noise={noise}) · sage" for noise in (0.5, 1)]
     assert ["of reddit, scale 0.1" in dict(section.facts)["dataset"] for section in sections] == [True, True]
-    (note,) = (note.text for note in report.notes if note.lead == "Not the published data:")
+    (note,) = (note.text for note in make_report(inputs).notes if note.lead == "Not the published data:")
     assert note.startswith("reddit twin 0.1 (noise=0.5) [twin of reddit, scale 0.1]; ")
 
 
