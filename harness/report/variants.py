@@ -175,7 +175,7 @@ def _listed(options: Mapping[str, Any], names: set[str]) -> str:
 def dataset_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what to call the data set of each setting: its name, and the options in which those of that name differ.
 
-    A twin's name is the set that it is like and its scale: `reddit twin 0.1`. `settings`: flattened, `dataset` the name.
+    A twin's name is the set that it is like and its scale: `reddit twin 0.1`. `settings`: flattened configurations.
     """
     options = [{k.removeprefix(OPTION): value for k, value in own.items() if k.startswith(OPTION)} for own in settings]
     names = []
