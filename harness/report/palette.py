@@ -1,4 +1,4 @@
-"""Colours, markers and dashes: a variant's in all of a report, a method's colour in all reports."""
+"""Colours, markers and dashes: a variant's in all of a report, a method's in all reports."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SPARE = ("#e69f00", "#cc79a7", "#117733", "#920000", "#555555")
 
 @dataclass(frozen=True)
 class Style:
-    """How one method variant is drawn; colour and dash together are unique, as are marker and dash."""
+    """How one method variant is drawn; of a report's first 60, colour and dash together are unique."""
 
     colour: str
     marker: Marker
