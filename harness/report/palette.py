@@ -1,4 +1,4 @@
-"""Colours, markers and dashes: a variant's in all of a report, a method's colour in all reports."""
+"""Colours, markers and dashes: a variant's in all of a report, a method's in all reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 # Okabe and Ito's colour-blind safe set (their yellow is too faint for lines on white), then the colours
 # farthest from those already taken under simulated protanopia, deuteranopia and tritanopia.
@@ -14,7 +14,7 @@ COLOURS = (
     "#222222", "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#920000",
     "#490092", "#b66dff", "#117733", "#bbbbbb", "#ee6677", "#882e72", "#555555",
 )  # fmt: skip
-Marker = str | tuple[tuple[float, float], ...]
+Marker = Any  # of matplotlib, hashable: a name, or the corners of an area
 HOURGLASS: Marker = ((-1, -1), (1, -1), (-1, 1), (1, 1), (-1, -1))
 BOW_TIE: Marker = ((-1, -1), (-1, 1), (1, -1), (1, 1), (-1, -1))
 MARKERS: tuple[Marker, ...] = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", HOURGLASS, "p", BOW_TIE, "d", "h")
@@ -50,7 +50,7 @@ SPARE = ("#e69f00", "#cc79a7", "#117733", "#920000", "#555555")
 
 @dataclass(frozen=True)
 class Style:
-    """How one method variant is drawn; colour and dash together are unique, as are marker and dash."""
+    """How one method variant is drawn; of a report's first 60, colour and dash together are unique."""
 
     colour: str
     marker: Marker

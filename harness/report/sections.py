@@ -16,7 +16,16 @@ import pandas as pd
 
 from harness.metrics import Metric, find_metric
 from harness.report.columns import DERIVED, curve_of, epoch_sums, record_values
-from harness.report.variants import Variant, as_mapping, find_variants, of_a_search, variant_keys, without_target
+from harness.report.variants import (
+    TWIN,
+    Variant,
+    as_mapping,
+    dataset_labels,
+    find_variants,
+    of_a_search,
+    variant_keys,
+    without_target,
+)
 from harness.results.frames import ResultInputs, declared_metrics
 from harness.results.record import Record, flatten, of_workload, own_settings
 from harness.results.stats import derived_target, show_value, text
@@ -126,8 +135,8 @@ class Section:
 
     @property
     def name(self) -> str:
-        """Data set as it must be named wherever it is shown."""
-        return f"{self.dataset} [{self.badge}]" if self.badge else self.dataset
+        """Data set as it must be named wherever it is shown: a label may say that it is a twin."""
+        return f"{self.dataset} [{self.badge}]" if self.badge and f" {TWIN}" not in self.dataset else self.dataset
 
     @property
     def title(self) -> str:
@@ -263,6 +272,8 @@ def make_sections(inputs: ResultInputs, ignoring: str = "") -> list[Section]:
     own = pd.DataFrame([record_values(inputs.record(row)) for row in results.to_dict("records")])
     results = _once(inputs, results.join(own)).reset_index(drop=True)
     groups = _group(replace(inputs, results=results), ignoring)
+    for (setting, _), label in zip(groups, dataset_labels([setting for setting, _ in groups]), strict=True):
+        setting["dataset"] = label
     extras = _extras([setting for setting, _ in groups])
     taken: set[str] = set()
     sections = [
@@ -292,7 +303,7 @@ def _extras(settings: list[dict[str, Any]]) -> list[str]:
         twins = [s for s in settings if all(s[k] == setting[k] for k in ("dataset", "model"))]
         keys = sorted(k for k in setting if any(s.get(k) != setting[k] for s in twins))
         keys = [k for k in keys if k not in ("partition.method", "dataset_note") and setting[k] is not None]
-        extras.append(", ".join(f"{k.removeprefix('dataset.options.')}={show_value(setting[k])}" for k in keys))
+        extras.append(", ".join(f"{k}={show_value(setting[k])}" for k in keys))
     return extras
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from harness.report.palette import Style
 from harness.report.sections import Section, make_sections, suites_fact
-from harness.report.variants import Variant, variant_label
+from harness.report.variants import OPTION, Variant, variant_label
 from harness.results.frames import ResultInputs
 from harness.results.projection import base_of, compare_counterparts, counterparts, network_label, network_of
 from harness.results.record import Record, flatten
@@ -61,7 +61,6 @@ def _varying(groups: Sequence[Sequence[Variant]], method: str) -> set[str]:
 
 
 AT = "swept_value"  # column of a swept section: the setting's value
-OPTION = "dataset.options."
 
 
 @dataclass(frozen=True)
@@ -299,7 +298,7 @@ def _together(own: Sequence[Section]) -> Workloads:
         own[0],
         anchor=f"all-{own[0].anchor}",
         dataset="All data sets",
-        badge=join_unique([section.badge for section in own if section.badge]),
+        badge=join_unique([each.badge if each.name != each.dataset else "twins" for each in own if each.badge]),
         model=join_unique([each.model for each in own]),
         extra="",
         suites=suites,

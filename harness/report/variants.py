@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,8 @@ from harness.spec import of_presets
 from harness.suite.schema import FEW
 
 MOST = 3  # options that a label shows also where they are the defaults
+OPTION = "dataset.options."  # of a flattened configuration
+TWIN = "twin"
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,22 @@ def variant_label(method: str, options: Mapping[str, Any], shown: set[str]) -> s
 
 def _listed(options: Mapping[str, Any], names: set[str]) -> str:
     return ", ".join(f"{name}={show_value(options[name])}" for name in sorted(names) if name in options)
+
+
+def dataset_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what to call the data set of each setting: its name, and the options in which those of that name differ.
+
+    A twin's name is the set that it is like and its scale: `reddit twin 0.1`. `settings`: flattened configurations.
+    """
+    options = [{k.removeprefix(OPTION): value for k, value in own.items() if k.startswith(OPTION)} for own in settings]
+    names = []
+    for setting, own in zip(settings, options, strict=True):
+        twin = setting["dataset"] == TWIN and "of" in own
+        said = (own.pop("of"), TWIN, own.pop("scale", None)) if twin else (setting["dataset"],)
+        names.append(" ".join(show_value(each) for each in said if each is not None))
+    alike = [[own for own, same in zip(options, names, strict=True) if same == name] for name in names]
+    varying = [{k for own in all_ for k in own if any(o.get(k) != own[k] for o in all_)} for all_ in alike]
+    return [variant_label(*each) for each in zip(names, options, varying, strict=True)]
 
 
 def of_a_search(config: Mapping[str, Any]) -> bool:

@@ -203,7 +203,7 @@ def _status_notes(inputs: ResultInputs) -> Iterable[Note]:
 
 
 def _data_notes(sections: list[Section]) -> Iterable[Note]:
-    badges = list(dict.fromkeys(section.name for section in sections if section.badge))
+    badges = list(dict.fromkeys(f"{section.dataset} [{section.badge}]" for section in sections if section.badge))
     if badges:
         yield Note(
             "Not the published data:",

@@ -414,8 +414,8 @@ def test_a_figure_says_what_is_pointed_at(page: playwright.Page) -> None:
     bar = page.evaluate("place => plots[place].points.filter(each => each.kind === 'bar' && each.seeds)", place)
     assert any(each["series"] in said and f"P = {each['parts']}" in said for each in bar)
     assert re.search(r"Throughput \(epochs / s\): [\d.,]+\n.*one seed", said, re.DOTALL)
-    assert page.evaluate("interval({ y: 2, low: 1.5, high: 2.5 })") == " ± 0.5"
-    assert page.evaluate("interval({ y: 2, low: 1, high: 2.5 })") == " (1 to 2.5)"
+    assert page.evaluate("interval({ y: 2, low: 1.5, high: 2.5, sd: true })") == " ± 0.5"
+    assert page.evaluate("interval({ y: 2, low: 1, high: 2.5 })") == " [1, 2.5]"
     assert page.evaluate("interval({ y: 2, low: null, high: null })") == ""
     page.mouse.move(0, 0)
 

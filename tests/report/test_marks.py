@@ -139,6 +139,7 @@ def vertices(path: Any) -> tuple[float, ...]:
     return tuple(path.vertices.round(4).ravel().tolist())
 
 
+@pytest.mark.slow
 def test_the_page_has_the_marks(section: Section, root: Path) -> None:
     expected = {variant.label: mark(variant.style) for variant in section.variants}
     (charts,) = json.loads(embedded_trials([section]))

@@ -13,9 +13,10 @@ from report.measured import change
 import harness
 from harness.errors import UserError
 from harness.report.columns import trial_curve
+from harness.report.page import make_report
 from harness.report.palette import COLOURS, variant_styles
 from harness.report.sections import make_sections
-from harness.report.variants import find_variants
+from harness.report.variants import dataset_labels, find_variants
 from harness.report.views.convergence import mean_curve
 from harness.report.views.time import EpochTimeView
 from harness.results.frames import load_epochs, load_inputs
@@ -34,6 +35,39 @@ def test_order_names_and_colours(results_dir: Path) -> None:
     assert labels == ["full", "bns-gcn (rate=0.01)", "bns-gcn (rate=0.1)", "graphsage"]
     assert real.variants == twin.variants  # one colour throughout
     assert real.variants[0].style.colour == COLOURS[0]
+
+
+def test_a_data_set_is_called_by_what_tells_it_from_others() -> None:
+    def of(name: str, **options: object) -> dict[str, object]:
+        return {"dataset": name, **{f"dataset.options.{key}": value for key, value in options.items()}, "model": "sage"}
+
+    twin = {"of": "reddit", "noise": 1.0}
+    settings = [of("twin", **twin, scale=0.1), of("twin", of="yelp"), of("digits", threshold=2)]
+    assert dataset_labels(settings) == ["reddit twin 0.1", "yelp twin", "digits"]
+    both = [
+        of("twin", **twin, scale=0.1),
+        of("twin", **twin | {"noise": 2.0}, scale=0.1),
+        of("twin", **twin, scale=0.2),
+    ]
+    assert dataset_labels(both) == ["reddit twin 0.1 (noise=1)", "reddit twin 0.1 (noise=2)", "reddit twin 0.2"]
+    several = [of("sbm", nodes=100, split="random"), of("sbm", nodes=200, split="random"), of("sbm", seed=1)]
+    assert dataset_labels(several) == ["sbm (nodes=100, split=random)", "sbm (nodes=200, split=random)", "sbm (seed=1)"]
+
+
+def test_a_twin_has_a_short_name_in_headings_and_its_whole_one_in_the_notes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_results(
+            tmp_path / name, suite=name, datasets=[("twin", "twin", "twin of reddit, scale 0.1")],
+            methods=METHODS[3:], seeds=(0,), epochs=10,
+        )  # fmt: skip
+        options = {"of": "reddit", "scale": 0.1, "noise": 1.0 if name == "a" else 0.5}
+        change(tmp_path / name, lambda record, own=options: record["config"]["dataset"].update(options=own))  # type: ignore[misc]
+    inputs = load_inputs([tmp_path / "a", tmp_path / "b"])
+    sections = make_sections(inputs)
+    assert [section.title for section in sections] == [f"reddit twin 0.1 (noise={noise}) · sage" for noise in (0.5, 1)]
+    assert ["of reddit, scale 0.1" in dict(section.facts)["dataset"] for section in sections] == [True, True]
+    (note,) = (note.text for note in make_report(inputs).notes if note.lead == "Not the published data:")
+    assert note.startswith("reddit twin 0.1 (noise=0.5) [twin of reddit, scale 0.1]; ")
 
 
 def test_a_method_has_its_colour_in_every_report() -> None:

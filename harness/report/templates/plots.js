@@ -54,10 +54,11 @@ function scaleOf(axis, name) {
 
 // Ticks with names of their own are looked up: a name is data, no part of an expression.
 function axisOf(axis, names, across) {
-  const own = { title: axis.title || null, labelOverlap: true, labelSeparation: 3, ...(across ? {} : { titlePadding: 6 }) };
+  const own = { title: axis.title || null, labelOverlap: true, ...(across ? {} : { titlePadding: 6 }) };
   if (axis.ticks) return { ...own, values: axis.ticks.map(([place]) => place), labelExpr: `${names}[datum.value]` };
   if (axis.log) return { ...own, format: "~g", tickCount: 5 };
-  return { ...own, tickCount: 5, ...(axis.whole ? { tickMinStep: 1, format: ",d" } : { format: ",~r" }) };
+  const count = across ? { expr: "max(2, min(5, floor(width / 45)))" } : 5; // names of stacks may leave little room
+  return { ...own, tickCount: count, ...(axis.whole ? { tickMinStep: 1, format: ",d" } : { format: ",~r" }) };
 }
 
 const namesOf = (ticks) => Object.fromEntries((ticks || []).map(([place, text]) => [place, text.includes("\n") ? text.split("\n") : text]));
