@@ -39,11 +39,6 @@ class Place:
     def __str__(self) -> str:
         return f"{self.section.title}, P = {self.parts}"
 
-    @property
-    def ok(self) -> list[Pair]:
-        """The pairs that ended well on both sides."""
-        return [pair for pair in self.pairs if pair.ok]
-
 
 @dataclass(frozen=True)
 class Match:
@@ -228,15 +223,11 @@ def _answer(matches: Sequence[Match]) -> str:
 
 def failures(places: Sequence[Place]) -> list[str]:
     """Return a line for each variant of a place some of whose trials failed."""
-    found = {}
+    found: dict[str, None] = {}
     for place in places:
-        for variant, records in (
-            (place.other, [pair.before for pair in place.pairs]),
-            (place.mine, [pair.after for pair in place.pairs]),
-        ):
-            if failed := [record for record in records if record.status != "ok"]:
-                why = join_unique(record.status for record in failed)
-                found[variant.key, str(place)] = (
-                    f"{len(failed)} of {len(records)} trials of {variant.label} on {place} did not end well: {why}"
-                )
-    return list(found.values())
+        before, after = zip(*((pair.before, pair.after) for pair in place.pairs), strict=True)
+        for variant, records in ((place.other, before), (place.mine, after)):
+            if failed := [record.status for record in records if record.status != "ok"]:
+                count = f"{len(failed)} of {len(records)} trials of {variant.label}"
+                found[f"{count} on {place} did not end well: {join_unique(failed)}"] = None
+    return list(found)
