@@ -135,22 +135,21 @@ def _methods(
     for metric in groups:
         _check_direction(metric, limit if metrics else None)
         for place in places:
-            notes |= dict.fromkeys(_machines(place.ok, metric, any_machine, results, busy=False))
-    several = len({match.place.mine for match in matches}) > 1
+            notes |= dict.fromkeys(
+                _machines([p for p in place.pairs if p.ok], metric, any_machine, results, busy=False)
+            )
 
     def heads(match: Match) -> list[object]:
-        return [str(match.place), match.place.other.label, *([match.place.mine.label] if several else [])]
+        return [str(match.place), match.place.other.label, match.place.mine.label]
 
-    columns = ["where", "A", *(["B"] if several else [])]
     if format == "csv":
         lines = [[metric.name, *heads(m), *_csv_row(m.row)] for metric, own in groups.items() for m in own]
-        print_csv(["metric", "where", "against", *(["method"] if several else []), *CSV], lines)
+        print_csv(["metric", "where", "against", "method", *CSV], lines)
     else:
         for metric, own in groups.items():
-            _table(metric, columns, [(heads(match), match.row) for match in own])
-        typer.echo(f"A: the other method; B: {method}. All {len(matches)} verdicts hold together with 95 %")
-        drifts = [match.row.drift for match in matches if match.row.drift != "none"]
-        for line in drift_lines(drifts):
+            _table(metric, ["where", "A", "B"], [(heads(match), match.row) for match in own])
+        typer.echo(f"verdicts hold with 95 % for all {len(matches)} rows together")
+        for line in drift_lines([match.row.drift for match in matches if match.row.drift != "none"]):
             typer.echo(line)
     for note in [*notes, *failures(places), *(f"warning: {line}" for line in edited([results]))]:
         typer.echo(note, err=format == "csv")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -38,11 +38,6 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.section.title}, P = {self.parts}"
-
-    @property
-    def ok(self) -> list[Pair]:
-        """The pairs that ended well on both sides."""
-        return [pair for pair in self.pairs if pair.ok]
 
 
 @dataclass(frozen=True)
@@ -199,44 +194,49 @@ def _needed_to_target(found: Estimate, lead: Lead[str], place: Place, metric: Me
 
 
 def answers(matches: Sequence[Match]) -> list[str]:
-    """Return a line for each metric and variant that says where it is surely better or worse; the first metric last."""
-    groups: dict[tuple[str, Variant], list[Match]] = {}
+    """Return a line for each metric and method that says where it is surely better or worse; the first metric last.
+
+    A method with other options on each data set, as they were tuned, is one; several variants at one place are several.
+    """
+    at: dict[tuple[str, str], set[str]] = {}
+    for place in (match.place for match in matches):
+        for variant in (place.mine, place.other):
+            at.setdefault((f"{place.section.anchor} {place.parts}", variant.method), set()).add(variant.key)
+    several = {method for (_, method), keys in at.items() if len(keys) > 1}
+
+    def name(variant: Variant) -> str:
+        return variant.label if variant.method in several else variant.method
+
+    groups: dict[str, dict[str, dict[str, list[Match]]]] = {}
     for match in matches:
         if match.metric.better:
-            groups.setdefault((match.metric.name, match.place.mine), []).append(match)
-    names = dict.fromkeys(name for name, _ in groups)
-    return [_answer(own) for name in reversed(names) for (column, _), own in groups.items() if column == name]
+            own = groups.setdefault(match.metric.name, {}).setdefault(name(match.place.mine), {})
+            own.setdefault(name(match.place.other), []).append(match)
+    return [_answer(mine, own) for metric in reversed(groups) for mine, own in groups[metric].items()]
 
 
-def _answer(matches: Sequence[Match]) -> str:
-    metric, mine = matches[0].metric, matches[0].place.mine
+def _answer(mine: str, against: Mapping[str, Sequence[Match]]) -> str:
+    every = [match for own in against.values() for match in own]
+    metric = every[0].metric
     rises = metric.better == "more"
     better, worse = metric.word(1.0 if rises else -1.0), metric.word(-1.0 if rises else 1.0)
     if better in ("less", "more"):
         better, worse = "better", "worse"
-    sure = [match for match in matches if match.row.verdict not in (SAME, UNSURE)]
     counts = []
-    for other in dict.fromkeys(match.place.other for match in matches):
-        ahead = sum(match.place.other == other and not match.row.worse for match in sure)
-        counts.append(f"than {other.label} on {ahead} of {sum(match.place.other == other for match in matches)}")
-    behind = sum(match.row.worse for match in sure)
-    return (
-        f"{metric.title}: {mine.label} is surely {better} {', '.join(counts)}; "
-        f"surely {worse} on {behind} of {len(matches)}"
-    )
+    for other, own in against.items():
+        ahead = sum(match.row.verdict not in (SAME, UNSURE) and not match.row.worse for match in own)
+        counts.append(f"than {other} on {ahead} of {len(own)}")
+    behind = sum(match.row.worse for match in every)
+    return f"{metric.title}: {mine} is surely {better} {', '.join(counts)}; surely {worse} on {behind} of {len(every)}"
 
 
 def failures(places: Sequence[Place]) -> list[str]:
     """Return a line for each variant of a place some of whose trials failed."""
-    found = {}
+    found: dict[str, None] = {}
     for place in places:
-        for variant, records in (
-            (place.other, [pair.before for pair in place.pairs]),
-            (place.mine, [pair.after for pair in place.pairs]),
-        ):
-            if failed := [record for record in records if record.status != "ok"]:
-                why = join_unique(record.status for record in failed)
-                found[variant.key, str(place)] = (
-                    f"{len(failed)} of {len(records)} trials of {variant.label} on {place} did not end well: {why}"
-                )
-    return list(found.values())
+        before, after = zip(*((pair.before, pair.after) for pair in place.pairs), strict=True)
+        for variant, records in ((place.other, before), (place.mine, after)):
+            if failed := [record.status for record in records if record.status != "ok"]:
+                count = f"{len(failed)} of {len(records)} trials of {variant.label}"
+                found[f"{count} on {place} did not end well: {join_unique(failed)}"] = None
+    return list(found)
