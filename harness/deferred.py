@@ -3,7 +3,7 @@
 `from harness.deferred import numba, torch` stands for `import numba` and `import torch` in modules that commands
 import which train nothing, and `from harness.deferred import numpy as np` for `import numpy as np`. What such modules
 make of them when they are imported, kernels and autograd functions, is made when it is first called. A rank imports
-numba first, and has its kernels at once: see docs/design/imports.md.
+numba first, and has its kernels at once: see docs/design/code.md.
 """
 
 from __future__ import annotations

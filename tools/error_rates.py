@@ -572,7 +572,7 @@ what is there. Runs are made up, so that the truth is known: run-to-run noise is
 step, a steady change or a random walk with a range of 10 %. "In turns" is A B A B; "with reference" means that the
 reference workload ran before each trial and scatters by {100 * REFERENCE:g} %. Each rate is counted over
 {FEW} to {MANY} draws, so that one of 5 % may show as {100 * (0.05 + 2 * math.sqrt(0.05 * 0.95 / FEW)):.0f} %.
-The rules: [design/compare.md](design/compare.md).
+The rules: [design/statistics.md](design/statistics.md#comparisons).
 
 False statements are to be at most 5 %, all that is said of one comparison, ranking or claim together.
 """

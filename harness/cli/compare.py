@@ -353,7 +353,7 @@ def _row(point: Point, metric: Metric) -> list[object]:
 Row = tuple[object, ...]
 PROJECTION_MODEL = (
     "Projections of a model (alpha-beta, one full-duplex link a host), not measurements. Assumptions: "
-    "docs/design/projection.md"
+    "docs/design/networks.md"
 )
 PROJECTION = (
     *("trial", "label", "base", "measured s", "network", "compute s", "exchange s", "reduce s"),
@@ -386,7 +386,7 @@ def project(
 ) -> None:
     """Predict epoch time on another network.
 
-    From each trial's measured compute and its bytes by peer; see docs/design/projection.md for the model.
+    From each trial's measured compute and its bytes by peer; see docs/design/networks.md for the model.
     Left out are trials of one rank, those that failed, and those timed without phases.
     """
     from harness.results.frames import load_inputs

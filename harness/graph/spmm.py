@@ -10,7 +10,7 @@ so the loop over a row's entries is written in LLVM's language, with vectors of 
 LLVM splits where a machine's registers are smaller.
 
 `auto` takes numba on every CPU: weighted or not, at every width and size measured it takes 0.4 to 0.7 of the
-time of the faster one of the other two (docs/design/spmm-engines.md; tests/benchmarks/test_spmm.py). On a GPU it takes
+time of the faster one of the other two (docs/design/numerics.md; tests/benchmarks/test_spmm.py). On a GPU it takes
 triton where that can be imported, torch elsewhere: not measured.
 """
 

@@ -8,7 +8,7 @@ waits for it. What pieces of a row sum meets in a second kernel, in the order of
 Sums are made in float32, of float64 rows in float64. They do not depend on the device's scheduling, but for the
 gradient of attention's queries, which sources add to by atomic additions.
 
-Nothing here was measured on a GPU: `CHUNK` and the tiles are guesses (docs/design/spmm-engines.md). With
+Nothing here was measured on a GPU: `CHUNK` and the tiles are guesses (docs/design/numerics.md). With
 TRITON_INTERPRET=1 in the environment the kernels run on a CPU, for tests.
 """
 

@@ -3,7 +3,7 @@
 The runner starts the server, which imports, loads the compiled kernels, and waits with one thread and no device. For
 each rank it forks a child that forks the rank and ends: the kernel then hands the rank to the runner (its nearest
 "child subreaper" at that moment), which watches, signals and reaps it like one that it started itself. See
-docs/design/warm-start.md.
+docs/design/processes.md.
 """
 
 from __future__ import annotations

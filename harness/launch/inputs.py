@@ -4,7 +4,7 @@ What is not there yet is made by a process of its own, which runs this module li
 runner if memory runs out. The kernel's OOM killer takes it before anything else of the user's.
 
 A trial's id is known without its data. Where a record of that id has other fingerprints than the data of today, the
-trial gets these into its configuration, and so an id of its own; see docs/design/records-and-resume.md.
+trial gets these into its configuration, and so an id of its own; see docs/design/records.md.
 """
 
 from __future__ import annotations

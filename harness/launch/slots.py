@@ -2,7 +2,7 @@
 
 A trial that is timed has the machine to itself, others may run at the same time on cores of their own. Runners of one
 user agree on slots through locks of files (of this machine's, never of the results' file system), which the kernel
-drops with the process, and on trials through leases in the results. See docs/design/leases.md.
+drops with the process, and on trials through leases in the results. See docs/design/clusters.md.
 """
 
 from __future__ import annotations

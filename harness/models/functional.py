@@ -20,10 +20,10 @@ class Linear:
     """x weight + bias for `x` [rows, in], `weight` [in, out], `bias` [out].
 
     In float32 on a CPU the products run in oneDNN: it has the same bits with any number of threads, and AVX-512 kernels
-    that are over twice as fast as MKL's on some AMD processors (docs/design/gemm.md). It compiles and keeps a kernel of
-    megabytes for every number of rows; so rows come at once where their number recurs, and by chunks of few sizes where
-    a sampler makes it new each time. Without gradients other numbers are remembered than with them: an evaluation must
-    not change how training rounds.
+    that are over twice as fast as MKL's on some AMD processors (docs/design/numerics.md). It compiles and keeps a
+    kernel of megabytes for every number of rows; so rows come at once where their number recurs, and by chunks of few
+    sizes where a sampler makes it new each time. Without gradients other numbers are remembered than with them: an
+    evaluation must not change how training rounds.
 
     Attributes:
         rounded: whether products are of operands rounded to bfloat16, in both passes, and summed in float32.

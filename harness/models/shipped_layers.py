@@ -147,7 +147,7 @@ class MixHopLayer(GraphLayer):
     are added up instead, each of the full width. K hops with t_0 = H and t_k = S t_(k-1), each on a block of its own,
     one behind the other. The output's own rows in t_k are those of its rows in all blocks behind. What a hop
     exchanges is t_(k-1), and W_k comes after S^k: in the input layer nothing of that needs a gradient
-    (docs/design/mixhop.md).
+    (docs/design/numerics.md).
 
     Args:
         inputs, outputs: widths; the output's is a multiple of `order` + 1 if the powers stand side by side.

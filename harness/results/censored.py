@@ -202,7 +202,7 @@ def leads(times: Mapping[Name, Times], luck: Sequence[float] = ()) -> list[Lead[
     `luck`: of methods whose settings were searched, by how much the logarithm of a method's time would differ with
     another such search (`TunedMethod.luck`); all are taken to have the same. Without it verdicts are of the settings,
     and with many methods one of them nearly always seems ahead that was only searched with more luck
-    (docs/design/tuning.md).
+    (docs/design/statistics.md).
     """
     searched = SEARCH_DOUBT * float(np.mean(np.square(luck))) if len(luck) else 0.0
     found, whole = [], []

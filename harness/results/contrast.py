@@ -1,6 +1,6 @@
 """Significance of a change: intervals from the scatter of runs and from the machine's possible drift.
 
-`harness compare`, the report and claims judge with it. docs/design/compare.md says why the rules are as they are,
+`harness compare`, the report and claims judge with it. docs/design/statistics.md says why the rules are as they are,
 docs/error-rates.md how often they err.
 """
 

@@ -3,7 +3,7 @@
 A lease is a file, `.leases/TRIAL.N`, which exactly one of the runners that try can make; the highest N is valid. None
 is ever removed, so that no runner can make one again that another has made. No lock and no other machine's clock is
 involved: a runner elsewhere is lost when its heartbeat has not changed for LOST_S of the observer's own time.
-See docs/design/leases.md.
+See docs/design/clusters.md.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ The model (alpha-beta, one link a host) and what it assumes:
 - Overlapped exchanges (pipelined methods) run behind everything else: in the steady state an epoch is the
   larger of them and of compute plus the exchanges that are waited for.
 
-See docs/design/projection.md for where this is too kind or too harsh.
+See docs/design/networks.md for where this is too kind or too harsh.
 """
 
 from __future__ import annotations

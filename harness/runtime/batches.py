@@ -82,7 +82,7 @@ def node_batches(worker: Worker, epoch: int, batch_size: int) -> list[Batch]:
     return make_batches(worker, epoch, targets, totals)
 
 
-SHARE = 8  # a subgraph is an eighth of a graph that is too small for the usual size; docs/design/subgraphs.md
+SHARE = 8  # a subgraph is an eighth of a graph that is too small for the usual size; docs/design/sampling.md
 
 
 def subgraph_size(size: int | None, usual: int, nodes: int) -> int:

@@ -2,7 +2,7 @@
 
 Neither end reads anything of a length that the other chooses before that, and every message carries a code of the
 secret, the connection, the direction and its number: nobody else can send, change, repeat or move one. Messages are
-JSON; nothing is ever unpickled. See docs/design/rendezvous.md.
+JSON; nothing is ever unpickled. See docs/design/clusters.md.
 """
 
 from __future__ import annotations

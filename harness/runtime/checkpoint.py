@@ -1,7 +1,7 @@
 """Checkpoints: a rank's whole state at the end of an epoch, from which another process goes on with the same bits.
 
 Of every rank the last `KEPT` are kept: while one rank writes the next, all others still have the one before.
-See docs/design/checkpoints.md.
+See docs/design/records.md.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class CollectiveOrder:
 
     A work's come after those that the trainer had started when it admitted the work, before the trainer's next ones,
     and behind those of works that were admitted before. The trainer admits at the same points of its program on all
-    ranks, whatever their speeds, so that nothing need be agreed on (docs/design/collective-order.md).
+    ranks, whatever their speeds, so that nothing need be agreed on (docs/design/exchange.md).
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Exact evaluation over all ranks: all edges, all boundary rows, some of them at a time.
 
 Where the device holds neither a rank's features nor its edges it is a chunked evaluation: some rows of a layer at a
-time (docs/design/evaluation.md).
+time (docs/design/partitions.md).
 """
 
 from __future__ import annotations

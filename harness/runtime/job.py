@@ -110,7 +110,7 @@ def join_group(job: Job, rank: int, world: int) -> Store | None:
 def patient_threads() -> Iterator[None]:
     """Schedule threads that are started within as `SCHED_BATCH`: of equal weight, but not at once when woken."""
     # gloo's thread tries its sockets again and again while the thread that sends holds their lock; where it takes that
-    # thread's core it does so for a whole time slice (docs/design/exchange-and-bytes.md).
+    # thread's core it does so for a whole time slice (docs/design/exchange.md).
     changed = False
     with suppress(AttributeError, OSError):  # Linux only; what the user's own policy forbids
         if os.sched_getscheduler(0) == os.SCHED_OTHER:

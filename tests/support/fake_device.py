@@ -2,7 +2,7 @@
 
 Its tensors are plain ones of torch's third-party device, `fake:0`: own storages that views share, autograd in a
 thread of the device, `.data`, versions, saved tensors. Each operation ends here, is done on the same memory by the
-CPU's kernel, and raises what CUDA would raise. See docs/design/fake-device.md.
+CPU's kernel, and raises what CUDA would raise. See docs/design/gpus.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Gather in one folder what a GPU machine without a network lacks: `python -m tools.gpu.bundle`, or `make gpu-bundle`.
 
 The folder has the wheels (solid, in wheels.tar.xz), this project's among them, what they are (bundle.json) and
-install.py, which makes an environment there. See docs/design/gpu-bundle.md.
+install.py, which makes an environment there. See docs/design/gpus.md.
 """
 
 from __future__ import annotations

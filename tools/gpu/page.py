@@ -21,7 +21,8 @@ HEAD = """# On a GPU
 
 `make gpu` gathers what there is to know on a machine with a GPU: in pieces of nine minutes, each call going on where
 the last one stopped. `make gpu-bundle` makes a folder to take to one without a network
-([design](design/gpu-bundle.md)). What was found lies in `gpu-evidence/`; this page is its summary.
+([design](design/gpus.md#a-bundle-for-a-machine-without-a-network)). What was found lies in `gpu-evidence/`; this page
+is its summary.
 
     make gpu                                           # again, until it says that nothing is left
     python -m tools.gpu --step kernels                 # one step anew
