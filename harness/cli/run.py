@@ -120,7 +120,7 @@ def run(
     else:
         require_named_device(loaded, asked.device)
     if until is not None:
-        if not local or wanted.jobs > 1 or cluster is not None:
+        if not local or wanted.jobs != 1 or cluster is not None:
             raise UserError("runs trials one by one here", key="--until", fix="leave out --executor, --nnodes, --jobs")
         code = _decide(loaded, trials, store, options, Budget.parse(budget))
     elif local and wanted.jobs == 1:
