@@ -38,7 +38,7 @@ def suite_of_twins(suite: Suite, scale: float | None) -> tuple[Suite, str]:
     `LEAST` are scaled with the graph. Claims are of the published graphs, and are left out.
 
     Raises:
-        UserError: no graph of the suite has a twin, or several have and the suite tells them apart by their names.
+        UserError: no graph of the suite has a twin, or several have and the suite distinguishes them by their names.
     """
     names = [each.name for each in suite.datasets if each.name in SHAPES]
     if not names:

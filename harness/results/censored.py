@@ -179,7 +179,7 @@ def compare_at_looks(
     """Compare as `compare` does, once at each look: at more and more seeds, of those methods that have them.
 
     What was sure at one look stays so: each has a share of the risk (`risk_of_look`), so that with equal methods any
-    is called ahead in 5 % of cases at most, however many looks there are, and whoever stops at which.
+    is called ahead in 5 % of cases at most, however many looks there are, and at whichever a run stops.
     """
     found: dict[frozenset[Name], Ahead[Name]] = {}
     for number, seeds in enumerate(looks):

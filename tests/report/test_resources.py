@@ -141,7 +141,18 @@ def test_records_of_an_older_harness(write: Write, tmp_path: Path) -> None:
     change(tmp_path, age)
     section = one_section(tmp_path)
     tables = section_tables(section)
-    expected = {"accuracy", "time", "ranks", "breakdown", "traffic", "memory", "targets", "pareto", "partition"}
+    expected = {
+        "answer",
+        "accuracy",
+        "time",
+        "ranks",
+        "breakdown",
+        "traffic",
+        "memory",
+        "targets",
+        "pareto",
+        "partition",
+    }
     assert set(tables) == expected
     shown = texts(tables["ranks"], "full", 2)
     assert shown.pop("Imbalance") != "0"
