@@ -140,7 +140,10 @@ def answer_sentence(section: Section, name: str) -> str:
         return f"{where}: most seeds of every method do not reach {goal}{closest}."
     first, *others = order
     least = {key: factor for key in others if (factor := answer.leads(first, key)) is not None}
-    open_, never = [key for key in others if key not in least], [key for key in answer.rows if key not in order]
+    unsure, never = [key for key in others if key not in least], [key for key in answer.rows if key not in order]
+    open_, between = ([key for key in unsure if (key in answer.open) == fast] for fast in (True, False))
+    if not open_:  # it is surely behind none of these, and they are behind others: which of all is fastest is open
+        open_, between = unsure, []
     text = f"{where}: {_named(section, first)} reaches {goal}{' first,' if others else ''} in {_seconds(answer, first)}"
     if least:
         ahead = math.floor(100 * min(least.values())) / 100  # rounded up it would not hold
@@ -148,13 +151,15 @@ def answer_sentence(section: Section, name: str) -> str:
         whom = _named(section, next(iter(least))) if len(others) == 1 else all_others
         text += f", {f'at least {ahead:.4g} times ' if ahead > 1 else ''}sooner than {whom}"
     if open_:
-        several = len(open_) > 1 and not least
+        several = len(open_) > 1 and not least and not between
         names = "all others" if several else listed([_named(section, key) for key in open_])
         text += f" but {names}, which may be as fast" if least else f"; {names} may be as fast"
+        if between:
+            text += f", and {listed([_named(section, key) for key in between])}, surely behind others but not behind it"
         text += "" if max(own.count for own in answer.times.values()) > 1 else ", as one seed shows no difference"
     if never:
         text += f". Most seeds do not reach it with {listed([_named(section, key) for key in never])}"
-    return f"{text}.{_pays(answer, set(open_))}"
+    return f"{text}.{_pays(answer, set(unsure))}"
 
 
 def _pays(answer: AnswerView, undecided: set[Key]) -> str:

@@ -85,6 +85,16 @@ def test_who_may_be_as_fast_is_named(trials: Any) -> None:
     assert tied.endswith("One rank needs 1.50 s: whether distributing pays is not decided.")
 
 
+def test_who_is_behind_others_alone_is_not_said_to_be_as_fast(trials: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in no set that contains the best, as its cell in the table, which is not bold, says."""
+    section = paced(trials(), AHEAD | {("bns-gcn 0.01", 2): 0.1002, ("full", 2): 0.1003})
+    slow = next((v, 2) for v in section.variants if label(v) == "bns-gcn 0.01")
+    monkeypatch.setattr(AnswerView, "open", [key for key in AnswerView(section).open if key != slow])
+    assert (
+        "than all but full, which may be as fast, and bns-gcn (rate=0.01), surely behind others but not behind it."
+    ) in said(section)
+
+
 def test_where_nothing_is_decided_nobody_is_called_slower(trials: Any) -> None:
     text = said(paced(trials(), EQUAL))
     assert "; all others may be as fast." in text
