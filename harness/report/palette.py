@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -62,12 +62,15 @@ class Style:
         return OUTLINES.get(self.marker)
 
 
-def variant_styles(methods: Sequence[str], colours: Mapping[str, str] = MappingProxyType({})) -> list[Style]:
+def variant_styles(
+    methods: Sequence[str], colours: Mapping[str, str] = MappingProxyType({}), datasets: Sequence[Collection[str]] = ()
+) -> list[Style]:
     """Return the styles of a report's variants, given the method of each, and the colours of methods.
 
-    The first variant of a method with a colour has that in every report, its marker and no dash; of methods that want
-    one colour the first has it. The others have colours that are left, black last, then those of all with a dash. A
-    marker follows from its colour.
+    The first variant of a method with a colour has that in every report, its marker and no dash, and so have those that
+    are of other `datasets`: with tuned settings a method is another variant on each. Of methods that want one colour
+    the first has it. The others have colours that are left, black last, then those of all with a dash. A marker follows
+    from its colour.
     """
     homes: dict[str, str] = {}
     for method in methods:
@@ -75,7 +78,12 @@ def variant_styles(methods: Sequence[str], colours: Mapping[str, str] = MappingP
             homes[method] = own
     marks = [(colour, dash) for dash in DASHES for colour in (*COLOURS[1:], COLOURS[0])]
     free = itertools.cycle([mark for mark in marks if mark not in [(home, "-") for home in homes.values()]])
-    found = [(homes.pop(method), DASHES[0]) if method in homes else next(free) for method in methods]
+    at_home: dict[str, set[str]] = {method: set() for method in homes}
+    found = []
+    for method, own in zip(methods, datasets or [("one",)] * len(methods), strict=True):
+        if alone := method in homes and at_home[method].isdisjoint(own):
+            at_home[method].update(own)
+        found.append((homes[method], DASHES[0]) if alone else next(free))
     return [Style(colour, _marker_of(colour), dash) for colour, dash in found]
 
 

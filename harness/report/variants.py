@@ -105,11 +105,13 @@ def find_variants(results: pd.DataFrame, record_of: RecordOf = lambda row: None)
     """
     found: dict[str, tuple[str, dict[str, Any], Json]] = {}
     shown: dict[str, set[str]] = {}
+    datasets: dict[str, set[str]] = {}
     for key, row in zip(variant_keys(results, record_of), results.to_dict("records"), strict=True):
         method, options, record = str(row["method"]), as_mapping(row["options"]), record_of(row)
         said = declared_by(record) if record else declared_of(method)
         own = as_mapping(record.config["method"].get("options")) if record else options
         found[key] = method, options, said
+        datasets.setdefault(key, set()).add(str(row.get("dataset")))
         shown.setdefault(method, set()).update(_labelled(own, said))
     common: dict[str, str] = {}
     for method, names in shown.items():
@@ -132,7 +134,7 @@ def find_variants(results: pd.DataFrame, record_of: RecordOf = lambda row: None)
 
     variants, keys = {}, sorted(found, key=order)
     colours = {method: str(said.get("colour") or "") for method, _, said in found.values()}
-    styles = variant_styles([found[key][0] for key in keys], colours)
+    styles = variant_styles([found[key][0] for key in keys], colours, [datasets[key] for key in keys])
     for key, style in zip(keys, styles, strict=True):
         method, options, said = found[key]
         own = {name.partition(".")[2]: value for name, value in _own_of(key).items()}

@@ -91,6 +91,15 @@ def test_a_method_has_its_mark_in_every_report() -> None:
     assert {style.colour for style in together.values()} <= set(COLOURS)
 
 
+def test_variants_of_other_data_sets_have_the_mark_of_their_method() -> None:
+    """With settings tuned on each data set a method is another variant there, and the same method."""
+    datasets = [{"cora"}, {"digits"}, {"cora", "digits"}, {"cora"}]
+    found = variant_styles(["dgs", "dgs", "dgs", "ladies"], COLOUR_OF, datasets)
+    assert found[0] == found[1] == styles(["dgs"])["dgs"]
+    assert found[3] == styles(["ladies"])["ladies"]
+    assert found[2] not in (found[0], found[3])
+
+
 def test_of_two_methods_that_want_one_colour_the_first_has_it() -> None:
     first, second = variant_styles(["full", "mine"], COLOUR_OF | {"mine": COLOUR_OF["full"]})
     assert first == styles(["full"])["full"]
