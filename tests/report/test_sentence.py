@@ -23,6 +23,8 @@ SEEDS = (0, 1, 2, 3, 4)
 NOISE = (0.0, 0.01, -0.01, 0.02, -0.02)
 SCORES = (0.5, 0.8, 0.95, 0.96)  # of the evaluations, every 5 epochs
 Seconds = Mapping[tuple[str, int], float]
+MADE: dict[str, Section] = {}
+"""What was written for an earlier test, and read: a section is never changed."""
 
 
 def label(variant: Any) -> str:
@@ -49,7 +51,10 @@ def paced(section: Section, seconds: Seconds, scores: Mapping[str, tuple[float, 
 @pytest.fixture
 def trials(write: Write) -> Any:
     def made(methods: tuple[Method, ...] = (FULL, *BNS), **chosen: Any) -> Section:
-        return write(methods, **{"seeds": SEEDS, "parts": (1, 2), "train": {"target": 0.9}} | chosen)
+        key = repr((methods, sorted(chosen.items())))
+        if key not in MADE:
+            MADE[key] = write(methods, **{"seeds": SEEDS, "parts": (1, 2), "train": {"target": 0.9}} | chosen)
+        return replace(MADE[key])
 
     return made
 
