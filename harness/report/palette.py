@@ -80,9 +80,9 @@ def variant_styles(
     free = itertools.cycle([mark for mark in marks if mark not in [(home, "-") for home in homes.values()]])
     at_home: dict[str, set[str]] = {method: set() for method in homes}
     found = []
-    for method, own in zip(methods, datasets or [("one",)] * len(methods), strict=True):
-        if alone := method in homes and at_home[method].isdisjoint(own):
-            at_home[method].update(own)
+    for method, where in zip(methods, datasets or [("one",)] * len(methods), strict=True):
+        if alone := method in homes and at_home[method].isdisjoint(where):
+            at_home[method].update(where)
         found.append((homes[method], DASHES[0]) if alone else next(free))
     return [Style(colour, _marker_of(colour), dash) for colour, dash in found]
 
