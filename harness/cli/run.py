@@ -102,6 +102,8 @@ def run(
     local = executor == "local"
     cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout) if local else None
     options = asked.run_options(request=request, wait=not no_wait, jobs=share or 1, together=together, audit=audit)
+    one_by_one = local and cluster is None and jobs_of(jobs) in (None, 1)
+    rounds = None if until is None else _rounds(budget, one_by_one)
     loaded, trials = asked.select()
     store = ResultStore(asked.results, loaded.name)
     for line in outdated(trials, store, options):
@@ -119,10 +121,8 @@ def run(
         wanted = replace(wanted, jobs=1 if cluster is not None or share is not None else jobs_here(wanted))
     else:
         require_named_device(loaded, asked.device)
-    if until is not None:
-        if not local or wanted.jobs != 1 or cluster is not None:
-            raise UserError("runs trials one by one here", key="--until", fix="leave out --executor, --nnodes, --jobs")
-        code = _decide(loaded, trials, store, options, Budget.parse(budget))
+    if rounds is not None:
+        code = _decide(loaded, trials, store, options, rounds)
     elif local and wanted.jobs == 1:
         code = _run_on(cluster, loaded, trials, store, options)
     else:
@@ -135,6 +135,13 @@ def run(
         interrupted()
     _show_end(loaded, trials, store, report)
     raise typer.Exit(code or _nothing_ran(trials, store, options, lacking))
+
+
+def _rounds(budget: str, one_by_one: bool) -> Budget:
+    """Return what rounds of fresh seeds may take; UserError where trials do not run one by one here."""
+    if not one_by_one:
+        raise UserError("runs trials one by one here", key="--until", fix="leave out --executor, --nnodes, --jobs")
+    return Budget.parse(budget)
 
 
 def _decide(loaded: Suite, trials: list[TrialConfig], store: ResultStore, options: RunOptions, budget: Budget) -> int:

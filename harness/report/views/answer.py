@@ -220,7 +220,7 @@ class AnswerView(ReportView):
         found = compare_at_looks(times, looks, self._luck) if looks else compare(times, self._luck)
         return {frozenset((pair.method, pair.over)): pair for pair in found}
 
-    @property
+    @cached_property
     def open(self) -> list[Key]:
         """The rows that no other is surely ahead of."""
         behind = {pair.over for pair in self._ahead.values() if pair.sure}
