@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,9 +81,9 @@ def run_until_decided(
         if not undecided:
             return worst, f"{', '.join(sorted(set(ends)))} with {count} seeds"
         kept = {seedless(ran[id_]) for id_ in undecided}
-        fresh = suite.model_copy(update={"seeds": _seeds(suite, count + 1)[-1:]})
-        every = expand(fresh, device=trials[0].device)
-        wanted = [trial for trial in every if seedless(trial) in kept]
+        seeds = _seeds(suite, count + 1)
+        every = expand(suite.model_copy(update={"seeds": seeds}), device=trials[0].device)  # in turns over all rounds
+        wanted = [trial for trial in every if trial.seed == seeds[-1] and seedless(trial) in kept]
         if not budget.allows(len(wanted), _walls_s(directory, ran.keys() - base)):
             return worst, f"not decided with {count} seeds: the budget of {budget.text} is spent"
     raise AssertionError  # seeds do not end
@@ -95,7 +95,7 @@ def _seeds(suite: Suite, count: int) -> tuple[int, ...]:
     return tuple(itertools.islice(itertools.chain(suite.seeds, more), count))
 
 
-def _walls_s(directory: Path, ids: Sequence[str] | set[str]) -> list[float]:
+def _walls_s(directory: Path, ids: Collection[str]) -> list[float]:
     from harness.results.record_store import read_at
 
     return [read_at(directory / id_).wall_s or 0.0 for id_ in ids if (directory / id_).is_dir()]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from report.fake import ENVIRONMENT, epoch_rows, make_ranks, without_epochs
 
+from harness.cli import main
 from harness.cli.until import Budget, run_until_decided
 from harness.errors import UserError
 from harness.report.sections import make_sections
@@ -111,6 +112,13 @@ def test_those_that_are_surely_behind_get_no_more_seeds(tmp_path: Path, runner: 
     assert [each for each in again[1] if each] == []
 
 
+def test_every_second_round_is_in_the_reverse_order(tmp_path: Path, runner: Any) -> None:
+    own = runner({FIRST: 1.0, SECOND: 1.001, THIRD: 9.0}, 0.1)
+    decide(tmp_path, own, "4 trials")
+    order = [[(trial.method.name, trial.partition.parts) for trial in each] for each in own[1][1:]]
+    assert order == [[SECOND, FIRST], [FIRST, SECOND]]  # of seeds 3 and 4; seed 0 was forwards
+
+
 def test_equal_methods_end_as_equal(tmp_path: Path, runner: Any) -> None:
     own = runner({FIRST: 1.0, SECOND: 1.0, THIRD: 3.0}, 0.005)
     assert decide(tmp_path, own).startswith("equal within 5 % with ")
@@ -171,3 +179,11 @@ def test_looking_every_time_with_the_whole_risk_would_err_more_often() -> None:
 def test_one_that_takes_twice_as_long_is_behind_at_an_early_look() -> None:
     found = compare_at_looks(drawn(np.random.default_rng(0), [1.0, 1.1, 2.0], 0.05), LOOKS[:2])
     assert {pair.over for pair in found if pair.sure} >= {"2"}
+
+
+@pytest.mark.parametrize("more", [["--budget", "2 days"], ["--jobs", "2"], ["--nnodes", "2", "--rdzv", "a:1"]])
+def test_a_mistake_is_refused_before_anything_is_read_or_downloaded(more: list[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "reddit", "--until", "decided", "--results", str(tmp_path / "r"), *more])
+    assert ended.value.code == 2
+    assert not (tmp_path / "r").exists()
