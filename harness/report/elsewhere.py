@@ -39,8 +39,9 @@ class EpochView(AnswerView):
     """Which method has the shortest epoch: what `AnswerView` is, with an epoch in place of the time to a target."""
 
     def _amounts(self, name: str) -> dict[Key, Times]:
-        found = {key: by_seed(self.section, *key, "epoch_time_s").to_dict() for key in self.section.cells}
-        return {key: Times(own, {}) for key, own in found.items() if own and name == "time_s"}
+        found = {key: by_seed(self.section, *key, "epoch_time_s") for key in self.section.cells}
+        times = {key: {int(str(seed)): float(t) for seed, t in own.items()} for key, own in found.items()}
+        return {key: Times(own, {}) for key, own in times.items() if own and name == "time_s"}
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,25 @@ class Elsewhere:
 
 
 def ranking(section: Section) -> AnswerView:
-    """Return how rows compare: by the time to the target, where that is known, else by an epoch's."""
+    """Return how rows compare: by the time to the target, where that is reached, else by an epoch's."""
     found = AnswerView(section)
     return found if found.order else EpochView(section)
+
+
+def placed(view: AnswerView) -> list[tuple[Key, float | None, str]]:
+    """Return the rows in their order, the fastest first, each with its median in seconds and how it compares."""
+    first = view.medians[view.order[0]] if view.order else None
+    found: list[tuple[Key, float | None, str]] = []
+    for key in [*view.order, *(each for each in view.rows if each not in view.order)]:
+        median = view.medians[key]
+        said = "most seeds do not reach it"
+        if median and first:
+            times = f"{median.centre / first.centre:.2f} times the shortest"
+            said = (
+                ("fastest" if len(view.open) == 1 else "may be the fastest") if key in view.open else f"behind, {times}"
+            )
+        found.append((key, median.centre if median else None, said))
+    return found
 
 
 def projectable(records: Mapping[RecordKey, Record], base: str | None = None) -> dict[RecordKey, Record]:
