@@ -75,6 +75,7 @@ def ranking(section: Section) -> AnswerView:
 def placed(view: AnswerView) -> list[tuple[Key, float | None, str]]:
     """Return the rows in their order, the fastest first, each with its median in seconds and how it compares."""
     first = view.medians[view.order[0]] if view.order else None
+    open_ = "fastest" if len(view.open) == 1 else "may be the fastest"
     found: list[tuple[Key, float | None, str]] = []
     for key in [*view.order, *(each for each in view.rows if each not in view.order)]:
         median = view.medians[key]
