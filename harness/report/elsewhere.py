@@ -60,6 +60,18 @@ class Elsewhere:
         said = answer_sentence(self.sections[section.anchor], name)
         return f"Projected to {self.link.label} ({self.off}): {said[0].lower()}{said[1:]}"
 
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The trials that ended well, a row each, with their times on this network."""
+        frames = []
+        for section in self.sections.values():
+            labels = {variant.key: variant.label for variant in section.variants}
+            own = section.ok.assign(
+                label=section.ok["variant"].map(labels), network=self.link.name, error=self.off.error
+            )
+            frames.append(own.reindex(columns=["suite", "trial", "label", "parts", "seed", "network", *TIMES, "error"]))
+        return pd.concat(frames, ignore_index=True)
+
     def marked(self, table: Table) -> Table:
         """Return a table of these sections whose caption says that it is a projection."""
         note = prose("elsewhere.table", network=self.link.label, off=self.off)
@@ -82,9 +94,7 @@ def placed(view: AnswerView) -> list[tuple[Key, float | None, str]]:
         said = "most seeds do not reach it"
         if median and first:
             times = f"{median.centre / first.centre:.2f} times the shortest"
-            said = (
-                ("fastest" if len(view.open) == 1 else "may be the fastest") if key in view.open else f"behind, {times}"
-            )
+            said = open_ if key in view.open else f"behind, {times}"
         found.append((key, median.centre if median else None, said))
     return found
 
