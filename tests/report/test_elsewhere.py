@@ -81,7 +81,7 @@ def test_two_that_differ_by_less_than_the_error_are_not_decided(inputs: ResultIn
     first, one = view.order[:2]
     assert view.leads(first, one) == pytest.approx(0.3 / 0.23112 * 0.84, rel=1e-3)
     means = {variant: 0.12 + 0.01 * (variant.method == "bns-gcn") for variant in fast.variants}
-    assert Comparison(fast, 2, "epoch_time_s", means).leaders == [v for v in means]
+    assert Comparison(fast, 2, "epoch_time_s", means).leaders == list(means)
     assert len(Comparison(section, 2, "epoch_time_s", means).leaders) == 1
 
 
@@ -103,9 +103,8 @@ def test_the_error_is_that_of_trials_measured_on_two_networks(tmp_path: Path) ->
     sections = make_sections(inputs)
     assert len(sections) == 2
     there = find_elsewhere(sections, inputs.records)
-    assert [list(each.sections) for each in there] == [
-        [each.anchor for each in sections if each.networks == ["none"]]
-    ] * 5
+    loopback = [each.anchor for each in sections if each.networks == ["none"]]
+    assert [list(each.sections) for each in there] == [loopback] * 5
     assert there[0].off == Checked(pytest.approx(1 / 1.1 - 1), "on 1 Gbit/s")
     assert str(there[0].off) == "off by at most 9.1 % where that was checked, on 1 Gbit/s"
 

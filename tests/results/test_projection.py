@@ -146,10 +146,8 @@ def test_sockets_cost_headers_and_what_software_took(measured) -> None:
 
 def crowded(measured, threads: int = 1, **result: Any):
     """Two ranks on one core: wall time twice the CPU seconds and more."""
-    cpu = [
-        {"forward": 0.1, "backward": 0.1, "comm": 0.02},
-        {"forward": 0.2, "backward": 0.05, "comm": 0.03, "wait": 0.01},
-    ]
+    busy = {"forward": 0.2, "backward": 0.05, "comm": 0.03, "wait": 0.01}
+    cpu = [{"forward": 0.1, "backward": 0.1, "comm": 0.02}, busy]
     rows = [[channel(peer, 1448, 1448), reduction(0)] for peer in (1, 0)]
     found = measured(*rows, epoch=1.4, **{"rank_cpu": cpu, **result})
     where = {"usable_cores": 1, "threads": threads}

@@ -79,9 +79,7 @@ def _write(
             "rank_phases": [{"forward": compute / 3, "backward": compute / 1.5, "comm": comm}] * parts,
         },
         ranks=[
-            {"rank": rank, "traffic": _traffic(1 - rank, payload * PAYLOAD[method])}
-            if parts > 1
-            else {"rank": 0, "traffic": []}
+            {"rank": rank, "traffic": _traffic(1 - rank, payload * PAYLOAD[method]) if parts > 1 else []}
             for rank in range(parts)
         ],
     )
