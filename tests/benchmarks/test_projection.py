@@ -1,4 +1,4 @@
-"""Two ranks that shared one core predict what they take on a core each: within 15 %, on a machine that does nothing else."""
+"""Two ranks that shared one core predict within 15 % what they take on a core each, on a quiet machine."""
 
 from __future__ import annotations
 
