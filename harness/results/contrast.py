@@ -399,7 +399,7 @@ def all_pairs(pairs: Mapping[tuple[Name, Name], Pairs], metric: Metric) -> dict[
 def risks_of_pairs(
     pairs: Sequence[tuple[Name, Name]], doubts: Sequence[float], spreads: Sequence[float], whole: float = RISK
 ) -> list[float]:
-    """Return the risk at which each pair of methods, the better first, is judged: all together err with `whole` at most.
+    """Return the risk at which each pair of methods is judged, the better first: all err with `whole` at most.
 
     One of the methods is the best. Whichever it is, only its pairs with the others matter, of which there are as many
     as others (Edwards and Hsu, Journal of the American Statistical Association 78, 1983); what may be the best stays,
