@@ -61,7 +61,7 @@ FLAGS = (  # the last one: what records are flagged with
         "‡", "Noisy timing",
         f"95 % bootstrap interval of the median epoch time wider than {NOISY:.0%} of it, and fewer than {SEEDS} seeds, "
         "whose deviation would show it".replace("%", " %"),
-        lambda frame: frame["noisy"].eq(True) & (frame.groupby(["variant", "parts"])["trial"].transform("size") < SEEDS),
+        lambda frame: frame["noisy"].eq(True) & (_trials_of_cell(frame) < SEEDS),
         lambda bad: _worst((bad["epoch_time_high_s"] - bad["epoch_time_low_s"]) / bad["epoch_time_s"]),
     ),
     Flag(
@@ -78,6 +78,10 @@ FLAGS = (  # the last one: what records are flagged with
         lambda frame: frame["flags"].ne(""), lambda bad: join_unique("; ".join(bad["flags"]).split("; ")),
     ),
 )  # fmt: skip
+
+
+def _trials_of_cell(frame: pd.DataFrame) -> pd.Series[int]:
+    return frame.groupby(["variant", "parts"])["trial"].transform("size")
 
 
 def _is_true(frame: pd.DataFrame, column: str) -> pd.Series[bool]:
