@@ -226,6 +226,12 @@ def status(
 
 def _show(directory: Path, state: SuiteState, silent: frozenset[str], most: int) -> None:
     typer.echo(f"{state.name}: {summary(state)}")
+    if rounds := state.rounds:
+        seeds = f"{rounds.seeds} seed{'s' * (rounds.seeds > 1)}"
+        of = f"{rounds.open} of {rounds.open + len(rounds.closed)} configurations"
+        typer.echo(rounds.decided or f"not decided yet: {of} may still be the fastest, with {seeds} so far")
+        if rounds.closed:
+            table(["gets no more seeds", "seeds"], rounds.closed)
     rows = [(*_cells(info)[:3], "silent: lost?" if info.id in silent else info.doing) for info in state.running]
     if rows:
         table(RUNNING, rows)

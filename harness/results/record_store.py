@@ -43,6 +43,7 @@ class KeptSuite(BaseModel):
     name: str
     claims: tuple[Claim, ...] = ()
     trials: tuple[TrialConfig, ...] = Field((), description="every trial of it, selected to run or not")
+    decided: str = Field("", description="why `run --until decided` ended; empty where it has not, or was not asked")
 
     @property
     def looks(self) -> tuple[tuple[int, ...], ...]:

@@ -5,20 +5,49 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import UserError
 from harness.results.leases import HEARTBEAT_S, RunnerInfo, Runners
 from harness.results.record import RECORD_FILE, Record
-from harness.results.record_store import SUITE_FILE, read_at, read_suite, records_under
+from harness.results.record_store import SUITE_FILE, KeptSuite, read_at, read_suite, records_under
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Rounds of fresh seeds, until it is known which method is the fastest.
+
+    `seeds`: of those that are left, so far; `open`: how many these are; `closed`: those that get no more, with how many
+    they have; `decided`: why the rounds ended, "" if they have not.
+    """
+
+    seeds: int
+    open: int
+    closed: list[tuple[str, int]]
+    decided: str
+
+    @classmethod
+    def of(cls, suite: KeptSuite, ended: Sequence[Record]) -> Rounds | None:
+        """Return how the rounds of a suite stand; None of a suite without."""
+        if not suite.looks:
+            return None
+        every = len(suite.looks[-1])
+        seeds, labels = dict[str, set[int]](), {each.trial: each.label for each in ended}
+        for trial in suite.trials:
+            seeds.setdefault(trial.seedless, set()).add(trial.seed)
+        first = {t.seedless: labels.get(t.id, t.label).removesuffix(f" seed={t.seed}") for t in reversed(suite.trials)}
+        closed = [(first[key], len(own)) for key, own in seeds.items() if len(own) < every]
+        return cls(every, len(seeds) - len(closed), closed, suite.decided)
 
 
 @dataclass(frozen=True)
 class SuiteState:
     """A suite's trials at one moment.
 
-    `ended`: their records, without figures; `running`: by whom, `lost`: runners that died with one, and how they ended.
+    `ended`: their records, without figures; `running`: by whom, `lost`: runners that died with one, and how they ended;
+    `rounds`: how a run until it is decided stands (None: it is none).
     """
 
     name: str
@@ -26,6 +55,7 @@ class SuiteState:
     ended: list[Record]
     running: list[RunnerInfo]
     lost: list[tuple[RunnerInfo, str]]
+    rounds: Rounds | None = None
 
     @property
     def counts(self) -> dict[str, int]:
@@ -39,8 +69,8 @@ class SuiteState:
 
     @property
     def over(self) -> bool:
-        """Whether every trial has a record."""
-        return len(self.ended) >= self.total
+        """Whether every trial has a record, and no round of fresh seeds follows."""
+        return len(self.ended) >= self.total and (self.rounds is None or bool(self.rounds.decided))
 
 
 class SuiteWatch:
@@ -65,6 +95,7 @@ class SuiteWatch:
             ended=ended,
             running=[info for info, why in busy if why is None],
             lost=[(info, why) for info, why in busy if why is not None],
+            rounds=Rounds.of(suite, ended) if suite else None,
         )
 
     def silent(self) -> frozenset[str]:
