@@ -350,7 +350,9 @@ class ProfileView(WorkloadsView):
         return found
 
     def _named(self, section: Section, parts: int) -> str:
-        return f"{section.name}, P = {parts}" if len(self.section.parts) > 1 else section.name
+        alone = sum(each.name == section.name for each in self.workloads.sections) == 1
+        name = section.name if alone else section.title
+        return f"{name}, P = {parts}" if len(self.section.parts) > 1 else name
 
     @cached_property
     def series(self) -> dict[str, Variant]:
