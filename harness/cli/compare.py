@@ -95,6 +95,9 @@ def _directories(before: Path, after: Path, metric: str, limit: float | None, an
     from harness.results.comparison import load_trials, metric_of, pair
     from harness.results.frames import edited
 
+    if "," in metric:
+        fix = "one a command, or --method within one directory"
+        raise UserError(f"two directories are compared by one metric, not '{metric}'", key="--metric", fix=fix)
     sides = load_trials(before), load_trials(after)
     chosen = metric_of(metric, [*sides[0], *sides[1]])
     _check_direction(chosen, limit)

@@ -156,6 +156,12 @@ def test_a_trial_that_fails_now_fails(before: Path, tmp_path: Path, run: Run) ->
         (("--metric", "epoch_time"), "did you mean 'epoch_time_s'?"),
         (("--metric", "accuracy"), "'accuracy' is no metric of a trial (did you mean 'best_val' or 'test_at_best_val'"),
         (("--metric", "test_accuracy"), "(did you mean 'test_at_best_val'"),
+        (("--metric", "test_acc"), "(did you mean 'test_at_best_val'"),
+        (("--metric", "nope"), "'nope' is no metric of a trial (see docs/measurements.md; e.g. epoch_time_s)"),
+        (
+            ("--metric", "epoch_time_s,best_val"),
+            "two directories are compared by one metric, not 'epoch_time_s,best_val'",
+        ),
         (("--fail-on", "much"), "'much' is no percentage (e.g. 5%)"),
         (("--fail-on", "5%", "--metric", "boundary_nodes"), "nothing says whether more or less"),
         (("--metric", "energy_gpu_j"), "has 'energy_gpu_j'"),
@@ -165,6 +171,23 @@ def test_mistakes(before: Path, run: Run, arguments: tuple[str, ...], said: str)
     code, _, err = run("compare", before, before, *arguments)
     assert code == 2
     assert said in err
+
+
+def test_a_name_of_a_suite_finds_its_results(before: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `harness run demo` wrote is in results/demo."""
+    (before / "results").symlink_to(before)
+    monkeypatch.chdir(before)
+    for command in (("status", "demo.yaml"), ("compare", "demo.yaml", "results"), ("report", "demo.yaml")):
+        code, _, err = run(*command)
+        said = "error: demo.yaml: no such directory of results (did you mean results/demo?)\n"
+        assert (code, err) == (2, said)
+    (before / "results").unlink()
+
+
+def test_a_file_in_the_place_of_a_reports_directory_is_named(before: Path, tmp_path: Path, run: Run) -> None:
+    (tmp_path / "out").write_text("")
+    code, _, err = run("report", before, "--out", tmp_path / "out", "--format", "md")
+    assert (code, err.count("\n"), f"{tmp_path / 'out'}: " in err, "name another" in err) == (2, 1, True, True)
 
 
 def test_merged_results_compare(before: Path, tmp_path: Path, run: Run) -> None:
@@ -282,6 +305,7 @@ def test_methods_on_other_machines_are_refused(methods: Path, tmp_path: Path, ru
         (("B", "--against", "full"), "--against: needs --method"),
         (("--method", "our"), "--method: no trial of 'our' (did you mean 'ours'?)"),
         (("--method", "ours", "--against", "ful"), "--against: no trial of 'ful' (did you mean 'full'?)"),
+        (("--method", "ours", "--against", "ours"), "--against: nothing but 'ours' itself to hold it against (there: "),
         (("--method", "ours", "--metric", "accuracy"), "--metric: 'accuracy' is no metric of a trial (did you mean"),
         (("--method", "ours", "--metric", "energy_gpu_j"), "have energy_gpu_j"),
         (("--method", "ours", "--metric", "boundary_nodes", "--fail-on", "5"), "nothing says whether more or less"),

@@ -17,11 +17,12 @@ pytestmark = pytest.mark.slow
 
 COLUMNS = """() => [...document.querySelectorAll("figure.table:has([data-against])")].map((figure) => {
   const at = figure.querySelector("[data-against]").cellIndex;
+  figure.style.contentVisibility = "visible";
   const rows = [...figure.querySelectorAll("tbody tr[data-name]")].filter((row) => row.getClientRects().length);
   return {
     dataset: figure.closest("section").dataset.dataset,
     head: [...figure.querySelectorAll("thead th")][at].textContent,
-    cells: Object.fromEntries(rows.map((row) => [row.dataset.name, row.cells[at].innerText.trim()])),
+    cells: Object.fromEntries(rows.map((row) => [row.dataset.name, row.cells[at].textContent.trim()])),
     bold: [...figure.querySelectorAll("td.best")].map((cell) => cell.textContent),
   };
 })"""
