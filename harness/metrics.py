@@ -386,9 +386,7 @@ def find_metric(name: str, declared: Iterable[Metric] = ()) -> Metric:
     fix = nearest(name, known)
     if fix.startswith("known: ") or _SCORES.intersection(name.casefold().split("_")):
         meant = _meant(name, [own[each] for each in known])
-        fix = (
-            f"did you mean {' or '.join(map(repr, meant))}?" if meant else "see docs/measurements.md; e.g. epoch_time_s"
-        )
+        fix = f"did you mean {' or '.join(map(repr, meant))}?" if meant else "docs/measurements.md has all"
     raise UserError(f"'{name}' is no metric of a trial", fix=fix)
 
 

@@ -275,10 +275,7 @@ class Workloads:
 
 
 def find_workloads(sections: Sequence[Section]) -> list[Workloads]:
-    """Return the workloads of each suite that has two data sets or more with a target; suites that share one are one.
-
-    Those of a search of settings are left out.
-    """
+    """Return workloads of suites with a target on two data sets or more, no search's; suites that share one are one."""
     groups: list[tuple[set[str], bool, list[Section]]] = []
     for section in sections:
         if section.ok.empty or section.target is None or ("search", "settings") in section.facts:

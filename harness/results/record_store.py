@@ -343,9 +343,8 @@ def read_records(path: Path, *, required: bool = False) -> dict[Path, Record]:
 def require_directory(path: Path) -> None:
     """UserError unless it is a directory, with what a suite's file or name may mean."""
     if not path.is_dir():
-        what, meant = "no such directory of results", Path("results") / path.stem
-        if path.exists():
-            what = "is a file, no directory of results"
+        meant = Path("results") / path.stem
+        what = "is a file, no directory of results" if path.exists() else "no such directory of results"
         fix = f"did you mean {meant}?" if meant.is_dir() else "run `harness run SUITE` first"
         raise UserError(what, file=path, fix=fix)
 

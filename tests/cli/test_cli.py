@@ -79,7 +79,7 @@ MISTAKES = {
     "list methods --plugin no.such": "module 'no.such' does not import: ModuleNotFoundError: ",
     "plan tiny.yaml --set plugins=no.py": "--set plugins=no.py: plugins.0: /",
     "plan tiny.yaml --set methods=[ful]": "--set methods=[ful]: ",
-    "plan data": "SUITE: neither a file nor a shipped suite: 'data' (it is a directory: name a suite's file)",
+    "plan data": "SUITE: neither a file nor a shipped suite: 'data' (it is a directory: name a file)",
     "report nowhere": "nowhere: no such directory of results (run `harness run SUITE` first)",
     "report tiny.yaml": "tiny.yaml: is a file, no directory of results (run `harness run SUITE` first)",
     "compare tiny.yaml data": "tiny.yaml: is a file, no directory of results (run `harness run SUITE` first)",
