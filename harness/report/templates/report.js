@@ -118,7 +118,7 @@ function sayDistance(cells, base) {
   const others = cells.map((cell) => distances.get(cell)).filter((said) => said && said !== "=");
   const fastest = others.length && others.every(sure) ? "fastest" : "fastest, not significantly";
   for (const [cell, said] of distances) {
-    const own = said === "=" ? (base < 0 ? fastest : "baseline") : base < 0 ? said.split(", ")[0] : said || "no common seed";
+    const own = said === "=" ? (base < 0 ? fastest : "1 × (baseline)") : base < 0 ? said.split(", ")[0] : said || "no common seed";
     textOf(cell).textContent = own;
     cell.classList.toggle("missing", own === "n/a");
     const small = cell.querySelector("small") || cell.insertBefore(document.createElement("small"), cell.firstChild);
@@ -171,7 +171,7 @@ function makeBaseline() {
 
 // --- sorting
 
-const leading = /^[<>≤≥~]?\s*([+\-−]?[\d,]*\.?\d+(?:e[+-]?\d+)?)/i;
+const leading = /^(?:at (?:least|most) )?[<>≤≥~]?\s*([+\-−]?[\d,]*\.?\d+(?:e[+-]?\d+)?)/i;
 
 function value(row, column) {
   const cell = column === "label" ? row.cells[0] : row.cells[Number(column) + 1];

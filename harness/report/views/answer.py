@@ -259,14 +259,14 @@ class AnswerView(ReportView):
         """
         every = [*self.order, *(key for key in self.rows if key not in self.order)]
         against = {key: tuple(self._against(key, base) for base in every) for key in keys}
-        rank, fastest = next(((i, key) for i, key in enumerate(self.order) if key in keys), (None, None))
-        behind = {key: "" if rank is None else own[rank] for key, own in against.items()}
-        others = [said for key, said in behind.items() if said and key != fastest]
+        fastest = next((i for i, key in enumerate(self.order) if key in keys), None)
+        behind = {key: "" if fastest is None else own[fastest] for key, own in against.items()}
+        others = [said for said in behind.values() if said not in ("", OWN)]
         alone = bool(others) and all(SURELY in said for said in others)
         found = {}
         for key, said in behind.items():
             text, sure, _ = said.partition(SURELY)
-            if key == fastest:
+            if said == OWN:
                 text, sure = "fastest" if alone else "fastest, not significantly", SURELY
             place = self.order.index(key) if key in self.order else None
             found[key] = Cell(text, UNSURE if text and not sure else "", rank=place, against=against[key])
