@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(90)
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a suite and its data, as the working directory; ranks are fake."""
-    write_suite(tmp_path)
+    write_suite(tmp_path, shared=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HARNESS_DATA", raising=False)
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)

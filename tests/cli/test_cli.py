@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(90)
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a suite and its data, as the working directory; ranks are fake."""
-    write_suite(tmp_path)
+    write_suite(tmp_path, shared=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)

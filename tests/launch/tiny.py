@@ -64,9 +64,19 @@ def _write(path: Path, neighbours: list[list[int]]) -> None:
     )
 
 
-def write_suite(directory: Path, text: str = SUITE) -> Path:
-    """Write the suite file, and the graph beside it in `data`."""
-    write_ring(directory / "data")
+def write_suite(directory: Path, text: str = SUITE, *, shared: bool = False) -> Path:
+    """Write the suite file, and the graph beside it in `data`.
+
+    `shared`: the graph is a link to one that all tests of the cache have in common: it is prepared once for all.
+    """
+    if shared:
+        common = Path(os.environ["HARNESS_CACHE"]).with_name("rings")
+        if not (common / "ring.npz").exists():
+            write_ring(common)
+        (directory / "data").mkdir(parents=True, exist_ok=True)
+        (directory / "data" / "ring.npz").symlink_to(common / "ring.npz")
+    else:
+        write_ring(directory / "data")
     path = directory / "tiny.yaml"
     path.write_text(text)
     return path
