@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from launch.tiny import SUITE, write_suite
+from launch.tiny import SUITE, fake_ranks, write_suite
 
 import harness
 from harness.launch import machines
@@ -24,10 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HARNESS_DATA", raising=False)
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
-    real = machines.run_group
-    monkeypatch.setattr(
-        machines, "run_group", lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"})
-    )
+    fake_ranks(monkeypatch)
     return tmp_path
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch.tiny import write_ring, write_star, write_suite
+from launch.tiny import fake_ranks, write_ring, write_star, write_suite
 
 from harness.cli import main
 from harness.cli.command_options import SuiteOptions
@@ -36,10 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
     monkeypatch.setenv("COLUMNS", "200")
-    real = machines.run_group
-    monkeypatch.setattr(
-        machines, "run_group", lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"})
-    )
+    fake_ranks(monkeypatch)
     return tmp_path
 
 

@@ -9,7 +9,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from harness.launch import machines
 from harness.launch.runner import TrialProgress, run_suite
 from harness.launch.slots import RunOptions
 from harness.results.record_store import ResultStore
@@ -18,6 +20,7 @@ from harness.suite.suite_file import load_suite
 
 SLOW = ("harness.results.frames", "harness.results.environment", "harness.data.partition.cached", "pyarrow.parquet")
 TESTS = Path(__file__).resolve().parents[1]
+FAKE = "launch.fake_worker"
 
 SUITE = """\
 name: tiny
@@ -82,12 +85,19 @@ def write_suite(directory: Path, text: str = SUITE, *, shared: bool = False) -> 
     return path
 
 
+def fake_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the fake worker be what ranks of this process run, and what their servers are started for."""
+    group, server = machines.run_group, machines.fork_server
+    monkeypatch.setattr(machines, "run_group", lambda *args, **options: group(*args, **options | {"worker": FAKE}))
+    monkeypatch.setattr(machines, "fork_server", lambda worker, env: server(FAKE, env))
+
+
 def run_tiny(directory: Path, variables: dict[str, str]) -> None:
     """Run the suite of `directory` with fake ranks, in a process of its own, and exit with its code."""
     path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
     os.environ.update(variables, PYTHONPATH=path, HARNESS_DATA=str(directory / "data"))
     suite = load_suite(directory / "tiny.yaml")
-    options = RunOptions(worker="launch.fake_worker", jobs=int(variables.get("JOBS", "1")))
+    options = RunOptions(worker=FAKE, jobs=int(variables.get("JOBS", "1")))
     store = ResultStore(directory / "results", suite.name)
     sys.exit(run_suite(suite, expand(suite), store, options, Silent()))
 
