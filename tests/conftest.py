@@ -49,10 +49,15 @@ def pytest_collection() -> Iterator[None]:
     """Leave modules and tests out of the collections of garbage, which took two seconds of each process."""
     gc.disable()
     try:
-        return (yield)
+        result = yield
     finally:
         gc.freeze()
         gc.enable()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from harness.graph.kernels import compile_once
+
+        compile_once()  # or each process compiles what all of them begin with
+    return result
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # waiting is no part of a test's time limit
