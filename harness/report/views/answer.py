@@ -176,7 +176,7 @@ class AnswerView(ReportView):
             for parts in section.parts:
                 reached: dict[str, dict[int, float]] = {name: {} for name in AMOUNTS}
                 censored: dict[str, dict[int, float]] = {name: {} for name in AMOUNTS}
-                for row in section.select(variant, parts, ok=False).to_dict("records"):
+                for row in section.select(variant, parts, ok=False)[["trial", "seed", "status"]].to_dict("records"):
                     epochs, seed = sums.get(str(row["trial"])), int(row["seed"])
                     if row["status"] == "skipped":
                         continue
