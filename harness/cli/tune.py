@@ -90,8 +90,9 @@ def _cost(searched: Searched, subjects: int) -> Iterator[str]:
     whole = None if each is None else subjects * spec.studies * (spec.budget.total_seconds or each * spec.budget.trials)
     most = f", {seconds_text(whole)} of training at most" if whole is not None else ""
     yield f"search: {studies}{trials(spec.budget.trials)} for each method and data set, {count} in all{most}"
-    after = f", {seconds_text(subjects * seeds * each)} of training at most" if each is not None else ""
-    yield f"then the chosen settings with {seeds} seeds: {trials(subjects * seeds)}{after}"
+    final = subjects * seeds * len(searched.suite.network)
+    after = f", {seconds_text(final * each)} of training at most" if each is not None else ""
+    yield f"then the chosen settings with {seeds} seeds: {trials(final)}{after}"
 
 
 def _show(found: Sequence[Found]) -> None:
