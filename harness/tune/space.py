@@ -167,9 +167,14 @@ class Searched:
                     raise self.error(path, error.message.split("\n")[0], error.fix) from error
 
     def trial(
-        self, subject: Subject, point: Point, study: int, rungs: tuple[tuple[float, float], ...] = ()
+        self,
+        subject: Subject,
+        point: Point,
+        study: int,
+        rungs: tuple[tuple[float, float], ...] = (),
+        size: Mapping[str, int] | None = None,
     ) -> TrialConfig:
-        """Return the trial of a point; UserError if a value of it is none."""
+        """Return the trial of a point; UserError if a value of it is none. `size`: other `layers`, `hidden`."""
         suite, name, dataset = self.suite, subject.method.name, subject.dataset
         entry = next(entry for entry in suite.methods if entry.name == name)
         settings = settings_with(suite.per_method.get(name, MethodSettings()), dataset.name, point)
@@ -190,7 +195,8 @@ class Searched:
         train = trial.train
         if self.spec.budget.seconds is not None:
             train = train.model_copy(update={"seconds": self.spec.budget.seconds})
-        return trial.model_copy(update={"train": train, "tuning": TuningRun(study=study, rungs=rungs)})
+        model = trial.model.model_copy(update=size)
+        return trial.model_copy(update={"train": train, "model": model, "tuning": TuningRun(study=study, rungs=rungs)})
 
 
 FEWEST_SEEDS = 5

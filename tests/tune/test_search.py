@@ -313,3 +313,47 @@ def _studies(of: Any, results: Path) -> list[Any]:
     own = tuner(of, results, Machine())
     kept = studies_at(own.store.directory / "optuna.journal", own.searched.spec, own.subjects)
     return [study for studies in kept for study in studies]
+
+
+def test_changes_are_of_what_was_chosen_and_cannot_be_chosen(tmp_path: Path) -> None:
+    """The other family's best has its shared keys tried; a later call without the options keeps what was tried."""
+    of = suite(budget={"trials": 4}, target={"of": "full", "below": 0.2}, goal="time_to_target").model_copy(
+        update={"methods": suite().methods + Suite.model_validate({"name": "x", "datasets": ["digits"],
+                                                                  "methods": ["graphsage"]}).methods}
+    )  # fmt: skip
+    own, found = to_the_end(of, tmp_path, machine := Machine())
+    searched = {trial.id for trial in machine.ran}
+    changed, code = own.try_changes(found, cross=True, sensitivity=True)
+    assert code == 0
+    tried = {trial.id: trial for trial in machine.ran if trial.id not in searched}
+    best = {each.subject.method.name: each for each in found}
+    for each in own.outcome(changed).methods:
+        names = [change.change for change in each.changed]
+        donor = "full" if each.method == "graphsage" else "graphsage"
+        assert names == [f"settings of {donor}", "layers 1", "layers 3", "hidden 128", "hidden 512"]
+        trials = [tried.get(change.trial) for change in each.changed]
+        if trials[0] is not None:  # None: it is one of the search
+            point = best[donor].chosen.tried.point
+            assert trials[0].train.lr == point.get("train.lr", 0.01)
+        chosen_lr = best[each.method].chosen.tried.point.get("train.lr", 0.01)
+        assert [(t.model.layers, t.model.hidden, t.train.lr) for t in trials[1:] if t] == [
+            (1, 256, chosen_lr), (3, 256, chosen_lr), (2, 128, chosen_lr), (2, 512, chosen_lr),
+        ]  # fmt: skip
+        assert {t.seed for t in trials if t} == {10_000}
+        assert each.chosen not in tried
+        assert len(each.tried) == 4
+    count = len(machine.ran)
+    later, _ = own.try_changes(found, cross=False, sensitivity=False)
+    assert len(machine.ran) == count
+    assert [len(each.changed) for each in later] >= [4, 4, 4]
+
+
+def test_of_several_networks_the_first_is_searched_and_all_are_trained_on(tmp_path: Path) -> None:
+    of = Suite.model_validate(suite().model_dump(exclude_unset=True) | {"network": ["none", "1gbit"]})
+    own, found = to_the_end(of, tmp_path, machine := Machine())
+    assert {trial.network for trial in machine.ran} == {None}
+    final = expand(tuned_suite(of, found), device="cpu")
+    assert len(final) == 2 * 2 * 5
+    assert [t.network.label if t.network else "none" for t in final[:3]] == ["none", "none", "1gbit"]
+    rates = {(t.method.name, t.train.lr) for t in final}
+    assert rates == {(f.subject.method.name, f.chosen.tried.point.get("train.lr", 0.01)) for f in found}

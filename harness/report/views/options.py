@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from statistics import median
@@ -16,8 +16,9 @@ from harness.report.table import Cell, Group, Row, Table, heading, metrics_table
 from harness.report.values import Values, values_of
 from harness.report.variants import Variant
 from harness.report.views import VIEWS, ReportView, prose
+from harness.report.views.convergence import NEVER
 from harness.results.stats import common_places, percent, scaled, show_value, significant
-from harness.results.tuned import TunedMethod
+from harness.results.tuned import TunedMethod, TuningTrial
 
 SHOWN = ("test_at_best_val", "epoch_time_s", "counted_bytes", "peak_memory_bytes")  # and what methods declare as better
 
@@ -171,6 +172,21 @@ def _like(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
+CHANGES = {  # titles, and how names of changes begin
+    "cross": ("Settings of the other family", ("settings of",)),
+    "sensitivity": ("Depth and width", ("layers", "hidden")),
+}
+
+
+def _amount(amount: str, trial: TuningTrial | None) -> Cell:
+    """Return what a trial came to: seconds to a target, or its best score."""
+    if trial is None:
+        return Cell(number=False)
+    if amount.startswith("To"):
+        return Cell(NEVER, number=False) if trial.target_s is None else Cell(significant(trial.target_s))
+    return Cell("failed", number=False) if trial.best_val is None else Cell(f"{100 * trial.best_val:.2f}")
+
+
 class TuningView(ReportView):
     """What did it cost to find each method's settings, how much was there to gain, and is it easy to find?"""
 
@@ -222,6 +238,33 @@ class TuningView(ReportView):
             *(Cell("–" if score is None else f"{100 * score:.2f}") for score in scores),
             Cell(point or ("the suite's own" if best else "all failed"), number=False, wrap=True),
         ]
+
+    def details(self) -> Mapping[str, Table | None]:
+        """See `ReportView`: the chosen settings against the other family's, and with other depths and widths."""
+        target = next((each.target for each in self.tuned.values()), None)
+        goal = () if target is None else (f"To {100 * target:.1f} % (s)",)
+        return {
+            "The other family's settings": self._changed("cross", (*goal, "Best validation (%)")),
+            "Depth and width": self._changed("sensitivity", goal or ("Best validation (%)",)),
+        }
+
+    def _changed(self, name: str, amounts: Sequence[str]) -> Table | None:
+        """Return the trials of one kind of change next to the chosen one; None if there are none."""
+        title, starts = CHANGES[name]
+        found = {
+            variant: {c.change: c for c in each.changed if c.change.startswith(starts)}
+            for variant, each in self.tuned.items()
+        }
+        changes = list(dict.fromkeys(change for own in found.values() for change in own))
+        rows = []
+        for variant, own in found.items():
+            tried = [self.tuned[variant].best, *map(own.get, changes)]
+            cells = [_amount(amount, trial) for amount in amounts for trial in tried]
+            rows += [Row(variant.label, tuple(cells), variant)] if own else []
+        if not rows:
+            return None
+        groups = tuple(Group(amount, ("chosen", *changes)) for amount in amounts)
+        return Table(title, prose(f"tuning.{name}", metric=self.section.metric), "Method", groups, tuple(rows))
 
     def figure(self) -> Figure | None:
         section, tuning = self.section, self.section.tuning
