@@ -16,6 +16,7 @@ from tune.made_up import EPOCHS, RATES, SCORES, Killed, Machine, curve, deaths, 
 from harness.errors import UserError
 from harness.results.tuned import expected_best, kept_tunings, read_tuning
 from harness.suite.expand import expand
+from harness.suite.schema import Suite
 from harness.suite.suite_file import load_suite, write_suite_file
 from harness.tune import tuned_suite
 from harness.tune.study import Curve, Tried, asha_rungs, at, choose, studies_at, success
@@ -315,37 +316,37 @@ def _studies(of: Any, results: Path) -> list[Any]:
     return [study for studies in kept for study in studies]
 
 
-def test_changes_are_of_what_was_chosen_and_cannot_be_chosen(tmp_path: Path) -> None:
+def test_changes_are_of_what_was_chosen_and_cannot_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other family's best has its shared keys tried; a later call without the options keeps what was tried."""
-    of = suite(budget={"trials": 4}, target={"of": "full", "below": 0.2}, goal="time_to_target").model_copy(
-        update={"methods": suite().methods + Suite.model_validate({"name": "x", "datasets": ["digits"],
-                                                                  "methods": ["graphsage"]}).methods}
-    )  # fmt: skip
+    monkeypatch.setitem(SCORES, "graphsage", 0.8)
+    monkeypatch.setitem(RATES, "graphsage", 0.05)
+    of = Suite.model_validate(suite().model_dump(exclude_unset=True) | {"methods": ["full", "graphsage"]})
     own, found = to_the_end(of, tmp_path, machine := Machine())
     searched = {trial.id for trial in machine.ran}
     changed, code = own.try_changes(found, cross=True, sensitivity=True)
     assert code == 0
-    tried = {trial.id: trial for trial in machine.ran if trial.id not in searched}
-    best = {each.subject.method.name: each for each in found}
+    trials = {trial.id: trial for trial in machine.ran}
+    size = trials[found[0].chosen.tried.trial].model
+    rate = {each.subject.method.name: trials[each.chosen.tried.trial].train.lr for each in found}
+    assert rate["full"] != rate["graphsage"]
     for each in own.outcome(changed).methods:
-        names = [change.change for change in each.changed]
-        donor = "full" if each.method == "graphsage" else "graphsage"
-        assert names == [f"settings of {donor}", "layers 1", "layers 3", "hidden 128", "hidden 512"]
-        trials = [tried.get(change.trial) for change in each.changed]
-        if trials[0] is not None:  # None: it is one of the search
-            point = best[donor].chosen.tried.point
-            assert trials[0].train.lr == point.get("train.lr", 0.01)
-        chosen_lr = best[each.method].chosen.tried.point.get("train.lr", 0.01)
-        assert [(t.model.layers, t.model.hidden, t.train.lr) for t in trials[1:] if t] == [
-            (1, 256, chosen_lr), (3, 256, chosen_lr), (2, 128, chosen_lr), (2, 512, chosen_lr),
-        ]  # fmt: skip
-        assert {t.seed for t in trials if t} == {10_000}
-        assert each.chosen not in tried
-        assert len(each.tried) == 4
+        donor = "graphsage" if each.method == "full" else "full"
+        told = {c.change: trials[c.trial] for c in each.changed}
+        assert {name: (t.model.layers, t.model.hidden, t.train.lr) for name, t in told.items()} == {
+            f"settings of {donor}": (size.layers, size.hidden, rate[donor]),
+            f"layers {size.layers - 1}": (size.layers - 1, size.hidden, rate[each.method]),
+            f"layers {size.layers + 1}": (size.layers + 1, size.hidden, rate[each.method]),
+            f"hidden {size.hidden // 2}": (size.layers, size.hidden // 2, rate[each.method]),
+            f"hidden {size.hidden * 2}": (size.layers, size.hidden * 2, rate[each.method]),
+        }
+        assert {(t.method.name, t.seed) for t in told.values()} == {(each.method, 10_000)}
+        assert all(c.best_val == pytest.approx(max(curve(told[c.change])[1])) for c in each.changed)
+        assert each.chosen in searched
+        assert len(each.tried) == 6
     count = len(machine.ran)
     later, _ = own.try_changes(found, cross=False, sensitivity=False)
     assert len(machine.ran) == count
-    assert [len(each.changed) for each in later] >= [4, 4, 4]
+    assert own.outcome(later) == own.outcome(changed)
 
 
 def test_of_several_networks_the_first_is_searched_and_all_are_trained_on(tmp_path: Path) -> None:
