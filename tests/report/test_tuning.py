@@ -81,7 +81,7 @@ def test_changes_stand_next_to_what_was_chosen(tmp_path: Path) -> None:
     results = tuned_results(tmp_path, Machine(), target=0.7)
     tuning = read_tuning(results / TUNING_FILE)
     full = next(each for each in tuning.methods if each.method == "full")
-    plain = dict(study=0, number=0, trial="a", point={}, trained_s=1.0, wall_s=1.0)
+    plain = {"study": 0, "number": 0, "trial": "a", "point": {}, "trained_s": 1.0, "wall_s": 1.0}
     changed = (
         ChangedTrial(change="settings of dgs", best_val=0.65, target_s=None, **plain),
         ChangedTrial(change="layers 3", best_val=0.9, target_s=1.25, **plain),
