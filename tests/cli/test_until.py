@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,10 @@ def test_a_mistake_is_refused_before_anything_is_read_or_downloaded(more: list[s
     assert not (tmp_path / "r").exists()
 
 
+def _untested(rows: Callable[[Any], list[dict[str, Any]]], ranks: Any) -> list[dict[str, Any]]:
+    return [row | {"test_score": None} for row in rows(ranks)]
+
+
 def test_what_was_tuned_is_trained_until_it_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fresh seeds go to what may still be the fastest; begun again, nothing is run twice, and it ends the same."""
     ran: list[TrialConfig] = []
@@ -203,9 +208,7 @@ def test_what_was_tuned_is_trained_until_it_is_decided(tmp_path: Path, monkeypat
         return 0
 
     monkeypatch.setattr("harness.launch.runner.run_suite", run_suite)
-    monkeypatch.setattr(
-        "test_until.epoch_rows", lambda ranks: [row | {"test_score": None} for row in epoch_rows(ranks)]
-    )
+    monkeypatch.setitem(globals(), "epoch_rows", partial(_untested, epoch_rows))
     file = tmp_path / "tiny.yaml"
     file.write_text(
         "name: tiny\ndatasets: [digits]\ntrain: {epochs: 30, eval_every: 5}\npartition: {parts: 2}\n"

@@ -94,7 +94,7 @@ def test_changes_stand_next_to_what_was_chosen(tmp_path: Path) -> None:
     assert listed(cross) == listed(size) == ["full"]
     assert full.best is not None
     told = shown(cross, "full")
-    assert told["To 70.0 % (s) settings of dgs"] == "never"
+    assert told["To 70.0 % (s) settings of dgs"] == "not reached"
     assert told["To 70.0 % (s) chosen"] == f"{full.best.target_s:.3g}"
     assert told["Best validation (%) settings of dgs"] == "65.00"
     assert shown(size, "full")["To 70.0 % (s) layers 3"] == "1.25"
