@@ -48,7 +48,7 @@ def front(reports: Mapping[str, Report]) -> str:
             rows.append(f"| {' | '.join((f'[{suite}](findings/{suite}.md)', *map(escape_markdown, cells)))} |")
     lines = [
         FRONT,
-        f"Of {few} of {len(rows)} pairs of a graph and a network the fastest is known, or one of {FEW} at most.\n",
+        f"On {few} of {len(rows)} pairs of graph and network, the fastest is one method, or one of {FEW} at most.\n",
     ]
     for suite, report in reports.items():
         lines.append(f"**[{suite}](findings/{suite}.md)** ({', '.join(_machine(report))})\n")

@@ -11,6 +11,7 @@ from tune.made_up import EPOCHS, Machine, curve, suite, tuned_results
 
 from harness.report.views.options import TuningView
 from harness.results.record_store import ResultStore
+from harness.results.stats import significant
 from harness.results.tuned import TUNING_FILE, ChangedTrial, read_tuning
 from harness.suite.expand import expand
 
@@ -95,7 +96,7 @@ def test_changes_stand_next_to_what_was_chosen(tmp_path: Path) -> None:
     assert full.best is not None
     told = shown(cross, "full")
     assert told["To 70.0 % (s) settings of dgs"] == "not reached"
-    assert told["To 70.0 % (s) chosen"] == f"{full.best.target_s:.3g}"
+    assert told["To 70.0 % (s) chosen"] == significant(full.best.target_s or 0)
     assert told["Best validation (%) settings of dgs"] == "65.00"
     assert shown(size, "full")["To 70.0 % (s) layers 3"] == "1.25"
 

@@ -17,7 +17,7 @@ from harness.errors import UserError
 from harness.results.tuned import expected_best, kept_tunings, read_tuning
 from harness.suite.expand import expand
 from harness.suite.schema import Suite
-from harness.suite.suite_file import load_suite, write_suite_file
+from harness.suite.suite_file import as_written, load_suite, write_suite_file
 from harness.tune import tuned_suite
 from harness.tune.study import Curve, Tried, asha_rungs, at, choose, studies_at, success
 
@@ -320,7 +320,7 @@ def test_changes_are_of_what_was_chosen_and_cannot_be_chosen(tmp_path: Path, mon
     """The other family's best has its shared keys tried; a later call without the options keeps what was tried."""
     monkeypatch.setitem(SCORES, "graphsage", 0.8)
     monkeypatch.setitem(RATES, "graphsage", 0.05)
-    of = Suite.model_validate(suite().model_dump(exclude_unset=True) | {"methods": ["full", "graphsage"]})
+    of = Suite.model_validate(as_written(suite()) | {"methods": ["full", "graphsage"]})
     own, found = to_the_end(of, tmp_path, machine := Machine())
     searched = {trial.id for trial in machine.ran}
     changed, code = own.try_changes(found, cross=True, sensitivity=True)
@@ -350,7 +350,7 @@ def test_changes_are_of_what_was_chosen_and_cannot_be_chosen(tmp_path: Path, mon
 
 
 def test_of_several_networks_the_first_is_searched_and_all_are_trained_on(tmp_path: Path) -> None:
-    of = Suite.model_validate(suite().model_dump(exclude_unset=True) | {"network": ["none", "1gbit"]})
+    of = Suite.model_validate(as_written(suite()) | {"network": ["none", "1gbit"]})
     _, found = to_the_end(of, tmp_path, machine := Machine())
     assert {trial.network for trial in machine.ran} == {None}
     final = expand(tuned_suite(of, found), device="cpu")
