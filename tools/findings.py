@@ -9,6 +9,7 @@ Every number and word of a verdict is the report's.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -55,8 +56,8 @@ def front(reports: Mapping[str, Report]) -> str:
         lines += [f"- {escape_markdown(sentence)}" for _, sentence in report.sentences]
         lines.append("")
     lines += [
-        "The fastest is one of those named, the shortest median first; each other method surely takes so many times as",
-        "long as one of them, at least.\n",
+        "Methods that may be the fastest, the shortest median first; each of the others surely takes at least so many",
+        "times as long as one of them.\n",
         "| Suite | Data | Network | Target | The fastest is | The others take, at least |",
         "| :-- | :-- | :-- | :-- | :-- | --: |",
         *rows,
@@ -77,16 +78,17 @@ def _row(section: Section) -> tuple[int, tuple[str, ...]]:
     networks = ", ".join("loopback" if name == "none" else name for name in section.networks)
     where = section.name, networks, section.target_text
     if not answer.order:
-        return 0, (*where, "not known: nobody reaches the target", "")
+        return 0, (*where, "not known: no method reaches the target with most seeds", "")
     open_ = [*(key for key in answer.order if key in answer.open), *(k for k in answer.open if k not in answer.order)]
     several = len({variant.method for variant, _ in answer.rows}) < len(answer.rows)
     names = [f"{v.label}, P = {parts}" if several else v.method for v, parts in open_]
-    text = " or ".join(names) if len(names) <= FEW else f"one of {len(names)}: {', '.join(names)}"
+    text = " or ".join(names) if len(names) <= FEW else f"one of {len(names)} ({names[0]}'s median is the shortest)"
     least = []
-    for key in answer.rows:
+    for key in set(answer.rows) - set(open_):
         found = [factor for own in open_ if (factor := answer.leads(own, key)) is not None]
-        least += [max(found)] if found and key not in open_ else []
-    return len(open_), (*where, text, f"{min(least):.2f} ×" if least else "")
+        least += found[:1]  # of the fastest median, where it is surely ahead
+    factor = f"{math.floor(100 * min(least)) / 100:.2f} ×" if least else ""  # rounded up it would not hold
+    return len(open_), (*where, text, factor)
 
 
 def render(report: Report, suite: str) -> str:
