@@ -45,7 +45,7 @@ def front(reports: Mapping[str, Report]) -> str:
     for suite, report in reports.items():
         for section, _ in report.sentences:
             count, cells = _row(section)
-            few += 0 < count <= FEW
+            few += 0 < count <= min(FEW, len(section.variants) - 1)
             rows.append(f"| {' | '.join((f'[{suite}](findings/{suite}.md)', *map(escape_markdown, cells)))} |")
     lines = [
         FRONT,

@@ -350,7 +350,7 @@ def test_changes_are_of_what_was_chosen_and_cannot_be_chosen(tmp_path: Path, mon
 
 
 def test_of_several_networks_the_first_is_searched_and_all_are_trained_on(tmp_path: Path) -> None:
-    of = Suite.model_validate(as_written(suite()) | {"network": ["none", "1gbit"]})
+    of = Suite.model_validate(as_written(suite()) | {"network": ["none", "1gbit"], "partition": {"parts": 2}})
     _, found = to_the_end(of, tmp_path, machine := Machine())
     assert {trial.network for trial in machine.ran} == {None}
     final = expand(tuned_suite(of, found), device="cpu")
