@@ -87,8 +87,8 @@ def _row(section: Section) -> tuple[int, tuple[str, ...]]:
     for key in set(answer.rows) - set(open_):
         found = [factor for own in open_ if (factor := answer.leads(own, key)) is not None]
         least += found[:1]  # of the fastest median, where it is surely ahead
-    factor = f"{math.floor(100 * min(least)) / 100:.2f} ×" if least else ""  # rounded up it would not hold
-    return len(open_), (*where, text, factor)
+    behind = f"{math.floor(100 * min(least)) / 100:.2f} ×" if least else ""  # rounded up it would not hold
+    return len(open_), (*where, text, behind)
 
 
 def render(report: Report, suite: str) -> str:

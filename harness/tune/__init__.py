@@ -204,7 +204,7 @@ class Tuner:
             earlier = trial.id not in {tried.trial for _, tried in each.tried}  # an earlier call asked for it
             if trial.id in finished and (run or earlier):
                 curve = self._curve(trial) if finished[trial.id] == "ok" else None
-                changed.setdefault(id(each), []).append((change, Tried(i, trial.id, point, curve)))
+                changed.setdefault(id(each), []).append((change, Tried(i, trial.id, dict(point), curve)))
         return [replace(each, changed=tuple(changed.get(id(each), ()))) for each in found], code if code > 1 else 0
 
     def _crossed(self, each: Found, found: Sequence[Found]) -> Iterator[Change]:

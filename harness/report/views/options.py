@@ -172,12 +172,6 @@ def _like(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-CHANGES = {  # titles, and how names of changes begin
-    "cross": ("Settings of the other family", ("settings of",)),
-    "sensitivity": ("Depth and width", ("layers", "hidden")),
-}
-
-
 def _amount(amount: str, trial: TuningTrial | None) -> Cell:
     """Return what a trial came to: seconds to a target, or its best score."""
     if trial is None:
@@ -243,14 +237,18 @@ class TuningView(ReportView):
         """See `ReportView`: the chosen settings against the other family's, and with other depths and widths."""
         target = next((each.target for each in self.tuned.values()), None)
         goal = () if target is None else (f"To {100 * target:.1f} % (s)",)
+        score = ("Best validation (%)",)
         return {
-            "The other family's settings": self._changed("cross", (*goal, "Best validation (%)")),
-            "Depth and width": self._changed("sensitivity", goal or ("Best validation (%)",)),
+            "cross": self._changed(
+                "Settings of the other family", prose("tuning.cross"), ("settings of",), (*goal, *score)
+            ),
+            "sensitivity": self._changed(
+                "Depth and width", prose("tuning.sensitivity"), ("layers", "hidden"), goal or score
+            ),
         }
 
-    def _changed(self, name: str, amounts: Sequence[str]) -> Table | None:
-        """Return the trials of one kind of change next to the chosen one; None if there are none."""
-        title, starts = CHANGES[name]
+    def _changed(self, title: str, caption: str, starts: tuple[str, ...], amounts: Sequence[str]) -> Table | None:
+        """Return the changes whose names begin so, next to the chosen settings; None if there are none."""
         found = {
             variant: {c.change: c for c in each.changed if c.change.startswith(starts)}
             for variant, each in self.tuned.items()
@@ -264,7 +262,7 @@ class TuningView(ReportView):
         if not rows:
             return None
         groups = tuple(Group(amount, ("chosen", *changes)) for amount in amounts)
-        return Table(title, prose(f"tuning.{name}", metric=self.section.metric), "Method", groups, tuple(rows))
+        return Table(title, caption, "Method", groups, tuple(rows))
 
     def figure(self) -> Figure | None:
         section, tuning = self.section, self.section.tuning
