@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from harness.cli.command_options import option
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 EQUAL = 0.05  # methods whose times differ by less are as good as each other
 UNITS = {"s": 1, "min": 60, "h": 3600}
+
+Until = Annotated[
+    Literal["decided"] | None,
+    option("--until decided", "Go on with fresh seeds of what may still be the fastest, until that is known."),
+]
+FreshSeeds = Annotated[str, option("--budget TEXT", "What fresh seeds may take: '30 trials', '45 min', '2 h'.")]
 
 
 @dataclass(frozen=True)

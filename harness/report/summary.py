@@ -55,7 +55,8 @@ def make_summaries(sections: Sequence[Section]) -> list[Summary]:
 def _wins(section: Section, parts: int) -> Iterator[Win]:
     if times := _at(values_of(section, "epoch_time_s"), parts):
         yield _fastest(section, parts, times)
-    if scores := _at(values_of(section, "best_val"), parts):
+    ended = "stopped" in section.ok and section.ok["stopped"].eq("target").any()  # who would go higher is not known
+    if (scores := _at(values_of(section, "best_val"), parts)) and not ended:
         yield _best_score(section, parts, scores)
     if sent := _at(values_of(section, "counted_bytes"), parts):
         yield _least(section, parts, "counted_bytes", "Fewest bytes sent", sent, "an epoch")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +230,41 @@ def test_status_counts_no_seeds_that_will_not_run(tmp_path: Path, monkeypatch: p
     store.keep_suite(read_suite(store.directory / SUITE_FILE).model_copy(update={"decided": "decided with 2 seeds"}))
     assert said()[1] == "decided with 2 seeds"
     assert watch.state().over
+
+
+def _untested(rows: Callable[[Any], list[dict[str, Any]]], ranks: Any) -> list[dict[str, Any]]:
+    return [row | {"test_score": None} for row in rows(ranks)]
+
+
+def test_what_was_tuned_is_trained_until_it_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fresh seeds go to what may still be the fastest; begun again, nothing is run twice, and it ends the same."""
+    ran: list[TrialConfig] = []
+
+    def run_suite(suite: Suite, trials: Sequence[TrialConfig], store: ResultStore, *_: object) -> int:
+        store.directory.mkdir(parents=True, exist_ok=True)
+        store.keep_suite(kept(suite, expand(suite)))
+        for trial in trials:
+            if trial.id not in store.finished():
+                ran.append(trial)
+                _commit(store, trial, {("full", 2): 1.0, ("graphsage", 2): 1.02, ("bns-gcn", 2): 9.0}, 0.05)
+        return 0
+
+    monkeypatch.setattr("harness.launch.runner.run_suite", run_suite)
+    monkeypatch.setitem(globals(), "epoch_rows", partial(_untested, epoch_rows))
+    file = tmp_path / "tiny.yaml"
+    file.write_text(
+        "name: tiny\ndatasets: [digits]\ntrain: {epochs: 30, eval_every: 5}\npartition: {parts: 2}\n"
+        "methods: [full, graphsage, bns-gcn]\nseeds: [0, 1, 2, 3, 4]\ndevice: cpu\n"
+        "tuning: {budget: {trials: 1}, goal: time_to_target, target: 0.6}\n"
+    )
+    command = ["tune", str(file), "--until", "decided", "--budget", "6 trials", "--results", str(tmp_path)]
+    for _ in range(2):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert ended.value.code == 0
+    search, first, more = ran[:3], ran[3:18], ran[18:]
+    assert {trial.seed for trial in search} == {10_000}
+    assert {trial.seed for trial in first} == {0, 1, 2, 3, 4}
+    assert {trial.method.name for trial in more} == {"full", "graphsage"}
+    assert len(more) == 6
+    assert {trial.seed for trial in more} == {5, 6, 7}
