@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -133,6 +134,28 @@ class Table:
     def grouped(self) -> bool:
         """Whether the heading has two lines."""
         return any(group.title for group in self.groups)
+
+
+def narrowed(table: Table) -> Table | None:
+    """Return a table without the columns that are alike in all rows, which its caption names; None if all are.
+
+    Of one row: None if it has no value, or one in all columns.
+    """
+    filled = [row.cells for row in table.rows if row.cells]
+    if len(filled) < 2:
+        return table if len({cell.text for cells in filled for cell in cells if not cell.missing}) > 1 else None
+    varies = [len({(cell.text, cell.note, cell.mark) for cell in cells}) > 1 for cells in zip(*filled, strict=True)]
+    if not any(varies):
+        return None
+    alike = [f"{head} {cell.text}" for head, cell, own in zip(table.columns, filled[0], varies, strict=True) if not own]
+    mine, groups = iter(varies), []
+    for group in table.groups:
+        own = list(itertools.islice(mine, len(group.columns)))
+        lists = (tuple(itertools.compress(each, own)) for each in (group.columns, group.parts, group.datasets))
+        groups += [Group(group.title, *lists)] if any(own) else []
+    rows = tuple(replace(row, cells=tuple(itertools.compress(row.cells, varies))) for row in table.rows)
+    caption = f"{table.caption} In all rows: {'; '.join(alike)}." if alike else table.caption
+    return replace(table, caption=caption, groups=tuple(groups), rows=rows)
 
 
 def mark_best(cells: list[Cell]) -> list[Cell]:
