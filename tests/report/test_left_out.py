@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -80,7 +81,7 @@ def test_where_nothing_is_exchanged_and_what_was_said_is_left_out(tmp_path: Path
     assert {"Leaderboard", "Epoch time", "Convergence", "Memory"} <= shown(report)
     page = write_report(tmp_path, tmp_path / "out", ("html", "md", "csv", "latex"))
     line = f"{LEFT_OUT} {report.left_out}."
-    assert page.read_text().count(line) == 1
+    assert html.unescape(page.read_text()).count(line) == 1
     assert (tmp_path / "out" / "report.md").read_text().endswith(f"\n{line}\n")
     assert line in (tmp_path / "out" / "latex" / "main.tex").read_text()
     frame = pd.read_csv(tmp_path / "out" / "results.csv")
