@@ -474,10 +474,13 @@ window.addEventListener("resize", () => {
 window.addEventListener("beforeprint", () => {
   finish();
   paper = true;
+  const main = document.querySelector("main");
+  main.style.width = "940px"; // A4's at three quarters, to which the style sheet shrinks them
   for (const plot of plots) {
     plot.due = true;
     if (plot.figure.getClientRects().length) plotNow(plot);
   }
   finish();
+  main.style.width = "";
 });
 window.addEventListener("afterprint", () => { paper = false; plotAgain(); });
