@@ -139,11 +139,11 @@ class Table:
 def narrowed(table: Table) -> Table | None:
     """Return a table without the columns that are alike in all rows, which its caption names; None if all are.
 
-    Of one row: None if it has no value, or one in all columns.
+    What is of one method alone is None only if it has no value but 0.
     """
     filled = [row.cells for row in table.rows if row.cells]
-    if len(filled) < 2:
-        return table if len({cell.text for cells in filled for cell in cells if not cell.missing}) > 1 else None
+    if len({row.label for row in table.rows if row.cells}) < 2:
+        return table if any(cell.text.strip("0.± ") for own in filled for cell in own if not cell.missing) else None
     varies = [len({(cell.text, cell.note, cell.mark) for cell in cells}) > 1 for cells in zip(*filled, strict=True)]
     if not any(varies):
         return None
