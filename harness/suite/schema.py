@@ -374,6 +374,11 @@ class Suite(Spec):
     network: Annotated[
         tuple[Annotated[NetworkSpec | None, BeforeValidator(_network)], ...], BeforeValidator(_variants)
     ] = Field((None,), min_length=1, description="shaped networks between ranks; none: the loopback")
+    shaping: Literal["needed", "optional"] = Field(
+        "needed",
+        description="where this machine cannot shape a network: skip its trials, or run them over the loopback, from "
+        "which the report projects",
+    )
     timing: Timing = Field("plain", description="how epochs are timed: with barriers, without, only whole, or not")
     traffic: TrafficMode = Field("count", description="verify: compare counted bytes with the interface's")
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(

@@ -182,9 +182,9 @@ def test_flagged_trials_are_marked_beside_their_time(root: Path, write: Write, t
     assert not [note for note in make_notes(old, make_sections(old)) if note.lead.startswith("Flagged")]
 
 
-@pytest.mark.parametrize("noisy", [True, False])
-def test_noise_is_flagged_with_its_width(write: Write, tmp_path: Path, noisy: bool) -> None:
-    write()
+@pytest.mark.parametrize(("noisy", "seeds"), [(True, 2), (False, 2), (True, 3)])
+def test_noise_of_few_seeds_is_flagged_with_its_width(write: Write, tmp_path: Path, noisy: bool, seeds: int) -> None:
+    write(seeds=tuple(range(seeds)))
     figures = {
         "epoch_time_s": 1.0,
         "epoch_time_low_s": 0.995,
@@ -196,8 +196,9 @@ def test_noise_is_flagged_with_its_width(write: Write, tmp_path: Path, noisy: bo
     sections = make_sections(inputs)
     marked = section_tables(sections[0])["time"].rows[0].cells[0].mark
     found = [note.text for note in make_notes(inputs, sections) if note.lead.startswith("Noisy")]
-    assert (marked, len(found)) == (("‡", 1) if noisy else ("", 0))
-    assert not noisy or "full at P = 2 (6.5 %)" in found[0]
+    shown = noisy and seeds < 3  # of three and more their deviation shows it
+    assert (marked, len(found)) == (("‡", 1) if shown else ("", 0))
+    assert not shown or "full at P = 2 (6.5 %)" in found[0]
 
 
 def test_a_time_to_the_target_is_no_phase(section: Section) -> None:

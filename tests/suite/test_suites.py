@@ -353,15 +353,15 @@ def test_planetoid() -> None:
     assert (trial.train.epochs, trial.train.lr, trial.train.weight_decay) == (200, 0.01, 5e-4)
 
 
-def test_quickstart_is_one_graph_six_methods_and_three_seeds() -> None:
+def test_quickstart_is_one_graph_six_methods_and_five_seeds() -> None:
     found = trials("quickstart")
-    assert len(found) == 21
+    assert len(found) == 35
     assert {t.dataset.options["of"] for t in found} == {"reddit"}
     by_parts = {parts: {t.method.name for t in found if t.partition.parts == parts} for parts in (1, 2)}
     assert by_parts[1] == {"full"}
     assert by_parts[2] == {"full", "bns-gcn", "psc-gcn", "pipegcn", "graphsage", "graphsaint"}
     assert [t for t in found if matches(t, "method=bns-gcn,parts=1")] == []
-    assert {t.seed for t in found} == {0, 1, 2}
+    assert {t.seed for t in found} == {0, 1, 2, 3, 4}
 
 
 def test_anchor(tmp_path: Path) -> None:

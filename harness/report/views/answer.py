@@ -291,7 +291,7 @@ def _time(found: Interval | None, own: Times, size: float, places: int) -> str:
         return NEVER
     centre, low, high = (f"{each / size:,.{places}f}" for each in (found.centre, found.low, found.high))
     if found.absurd:
-        return f"{centre} ({len(own.reached)} of {own.count} seeds)"
+        return f"{centre} ({len(own.reached)} of {own.count} seeds)" if own.censored else centre
     return f"{centre} [{low}, {high}]"
 
 
