@@ -1,4 +1,4 @@
-"""What an epoch and a step are made of: phases, the papers' sums of them, and the effect of a swept setting."""
+"""What an epoch and a step are made of: phases, and the effect of a swept setting."""
 
 from __future__ import annotations
 
