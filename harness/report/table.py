@@ -151,8 +151,9 @@ def narrowed(table: Table) -> Table | None:
     mine, groups = iter(varies), []
     for group in table.groups:
         own = list(itertools.islice(mine, len(group.columns)))
-        lists = (tuple(itertools.compress(each, own)) for each in (group.columns, group.parts, group.datasets))
-        groups += [Group(group.title, *lists)] if any(own) else []
+        columns, parts = (itertools.compress(group.columns, own), itertools.compress(group.parts, own))
+        named = tuple(itertools.compress(group.datasets, own))
+        groups += [Group(group.title, tuple(columns), tuple(parts), named)] if any(own) else []
     rows = tuple(replace(row, cells=tuple(itertools.compress(row.cells, varies))) for row in table.rows)
     caption = f"{table.caption} In all rows: {'; '.join(alike)}." if alike else table.caption
     return replace(table, caption=caption, groups=tuple(groups), rows=rows)
