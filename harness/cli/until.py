@@ -66,7 +66,6 @@ def run_until_decided(
     Raises:
         UserError: no time to a target is known after the first round.
     """
-    from harness.launch.planner import seedless
     from harness.suite.expand import expand
 
     ran, wanted, first, worst = dict[str, "TrialConfig"](), list(trials), len(suite.seeds), 0
@@ -80,10 +79,10 @@ def run_until_decided(
         undecided, ends = _look(suite.name, directory, ran)
         if not undecided:
             return worst, f"{', '.join(sorted(set(ends)))} with {count} seeds"
-        kept = {seedless(ran[id_]) for id_ in undecided}
+        kept = {ran[id_].seedless for id_ in undecided}
         seeds = _seeds(suite, count + 1)
         every = expand(suite.model_copy(update={"seeds": seeds}), device=trials[0].device)  # in turns over all rounds
-        wanted = [trial for trial in every if trial.seed == seeds[-1] and seedless(trial) in kept]
+        wanted = [trial for trial in every if trial.seed == seeds[-1] and trial.seedless in kept]
         if not budget.allows(len(wanted), _walls_s(directory, ran.keys() - base)):
             return worst, f"not decided with {count} seeds: the budget of {budget.text} is spent"
     raise AssertionError  # seeds do not end

@@ -38,8 +38,9 @@ class Cell:
 
     `rank`: its place among those that it is compared with, 0 is the best (None: it is not compared). `ties`: the better
     ranks that it is not significantly behind. `best`: whether it is marked while all are shown, see `mark_best`.
-    `value`: the number behind the text, of which others follow. `against`: text and note for each rank that may be the
-    best of what is shown. `among`: cells of a column that have the same are compared with each other alone.
+    `value`: the number behind the text, of which others follow. `against`: how it compares with each row, those
+    that have a rank first, see `AnswerView.distances`. `among`: cells of a column that have the same are compared with
+    each other alone.
     """
 
     text: str = MISSING
@@ -49,7 +50,7 @@ class Cell:
     rank: int | None = None
     ties: tuple[int, ...] = ()
     value: float | None = None
-    against: tuple[tuple[str, str], ...] | None = None
+    against: tuple[str, ...] | None = None
     among: str = ""
     number: bool = True
     wrap: bool = False

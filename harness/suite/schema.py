@@ -133,6 +133,11 @@ class TrialConfig(Spec):
         return self if self.data is None else self.model_copy(update={"data": None})
 
     @property
+    def seedless(self) -> str:
+        """What its id would be with seed 0: the same of all seeds and repeats, on any data."""
+        return self.model_copy(update={"seed": 0, "repeat": 0, "data": None}).id
+
+    @property
     def id(self) -> str:
         """First 12 hex digits of the SHA-256 of the configuration as canonical JSON.
 
