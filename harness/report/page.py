@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -24,10 +25,10 @@ from harness.report.figure import Figure, Picture
 from harness.report.page_data import embedded_figure, embedded_trials
 from harness.report.palette import Style, on_dark
 from harness.report.sections import Section, make_sections
-from harness.report.summary import Summary, answer_sentences, claims_table, make_summaries, overview_table
+from harness.report.summary import Summary, answer_sentences, claims_table, make_summaries
 from harness.report.sweeps import Networks, find_networks, find_workloads, sweeps
 from harness.report.table import Cell, Group, Row, Table
-from harness.report.views import VIEWS, Kind, ReportView, ShownView, Subject, show
+from harness.report.views import VIEWS, Kind, ReportView, ShownView, Subject, Told, show
 from harness.report.warnings import FLAGS, Note, environment_rows, failure_table, make_notes, unclaimed_notes
 from harness.results.frames import ResultInputs
 from harness.results.record_store import KeptSuite, kept_suites
@@ -73,6 +74,9 @@ def make_filters(sections: Sequence[Section]) -> list[Filter]:
     return [each for each in filters if len(each.choices) > 1 or any(choice.under for choice in each.choices)]
 
 
+LEFT_OUT = "Left out, as they have no value here, one value for all, or only what another table says:"
+
+
 @dataclass(frozen=True)
 class ShownSection:
     """A section with what the views show of it."""
@@ -86,8 +90,8 @@ class Report:
     """Everything that is written, whatever the format.
 
     `sentences`: who reaches the target first, of each section; `line`: when, of what suites, what failed, flags;
-    `claims`: the tables of the claims summary; `answers`: the sections before everything else; `renewed_s`: how often a
-    browser loads the page anew (None: never).
+    `left_out`: the views that say nothing, in one line; `claims`: the tables of the claims summary; `answers`: the
+    sections before everything else; `renewed_s`: how often a browser loads the page anew (None: never).
     """
 
     title: str
@@ -98,9 +102,9 @@ class Report:
     environment: list[tuple[str, str]]
     notes: list[Note]
     failures: Table | None
-    overview: Table
     shown: list[ShownSection]
     networks: list[Networks]
+    left_out: str = ""
     claims: tuple[Table, ...] = ()
     answers: tuple[ShownSection, ...] = ()
     renewed_s: int | None = None
@@ -127,6 +131,8 @@ def make_report(
     sections, networks = make_sections(inputs), find_networks(inputs)
     views, not_imported = _find_views(plugins)
     answers, shown = [], []
+    silent: dict[str, list[str]] = {view.title: [] for view, _ in views}  # by title: where they say nothing
+    told: defaultdict[str, set[Told]] = defaultdict(set)  # by section
     subjects: list[tuple[Kind, Sequence[Subject]]] = [
         ("workloads", find_workloads(sections)),
         ("section", sections),
@@ -135,11 +141,17 @@ def make_report(
     ]
     for of, subject in ((of, subject) for of, own in subjects for subject in own):
         section = subject if isinstance(subject, Section) else subject.section
-        made = [show(view, subject, own=own) for view, own in views if view.of == of and len(section.ok)]
+        made = []
+        for view, own in views if len(section.ok) else ():
+            if view.of == of:
+                made.append(show(view, subject, told[section.anchor], own=own))
+                silent[view.title] += [] if made[-1] else [section.title]
         first, others = (tuple(each for each in made if each and each.first == place) for place in (True, False))
         answers += [ShownSection(section, first)] if first else []
         if of != "workloads" and (others or not first):
             shown.append(ShownSection(section, others))
+    seen = {each.title for own in (*answers, *shown) for each in own.views}
+    named = (f"{name} ({'; '.join(own)})" if name in seen else name for name, own in silent.items() if own)
     known = kept_suites(inputs.directories) | {suite.name: suite for suite in suites}
     of_suites = {suite for suite, _ in inputs.records.keys() - inputs.stored}
     known = {name: suite for name, suite in known.items() if name in of_suites or not inputs.stored}
@@ -152,8 +164,8 @@ def make_report(
         environment=environment_rows(inputs),
         notes=[*make_notes(inputs, sections), *unclaimed_notes(inputs, known), *not_imported],
         failures=failure_table(sections),
-        overview=overview_table(sections),
         networks=networks,
+        left_out=", ".join(named),
         claims=tuple(map(claims_table, judge(inputs.runs, known, inputs.declared))),
         answers=tuple(answers),
         shown=shown,
@@ -266,6 +278,7 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.filters["md"] = escape_markdown
+    environment.globals["left_out"] = LEFT_OUT
     return environment
 
 

@@ -105,12 +105,12 @@ def test_the_answer_stands_first_and_once(tmp_path: Path) -> None:
     assert titles == ["Over all data sets", *["Leaderboard"] * 3]
     assert not any(view.first for shown in report.shown for view in shown.views)
     page = write_report(tmp_path, tmp_path / "out", formats=("html", "md", "latex")).read_text()
-    assert page.index('id="answer"') < page.index('id="summary"') < page.index('id="overview"')
+    assert page.index('id="answer"') < page.index('id="summary"') < page.index('id="notes"')
     text = (tmp_path / "out" / "report.md").read_text()
     assert text.index("## Answer") < text.index("Fastest to target over all data sets") < text.index("## Summary")
     assert text.count("### Fastest to target") == 3
     latex = (tmp_path / "out" / "latex" / "main.tex").read_text()
-    assert latex.index("profile") < latex.index("Overview")
+    assert latex.index("profile") < latex.index("-pareto}")
 
 
 def test_one_data_set_has_no_profile(tmp_path: Path) -> None:
