@@ -51,6 +51,7 @@ _OF_SYSTEM = {
     **dict.fromkeys((errno.ENOLCK, errno.ENOSYS), "name a directory on a file system with locks"),
     **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ENODEV), "the disk, or its server, failed: try again"),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise `ulimit -n`"),
+    **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "a file is where a directory should be: name another"),
     errno.EFBIG: "raise `ulimit -f`, or name a file system whose files may be larger",
     errno.ELOOP: "a link is not followed there: remove it",
 }

@@ -384,8 +384,9 @@ def find_metric(name: str, declared: Iterable[Metric] = ()) -> Metric:
     if name.startswith("time_") and name.endswith("_s"):  # a phase of a plugin's
         return _time(name, "a phase of an epoch", unit="s/epoch")
     fix = nearest(name, known)
-    if fix.startswith("known: ") and (meant := _meant(name, [own[each] for each in known])):
-        fix = f"did you mean {' or '.join(repr(each) for each in meant)}?"
+    if fix.startswith("known: ") or _SCORES.intersection(name.casefold().split("_")):
+        meant = _meant(name, [own[each] for each in known])
+        fix = f"did you mean {' or '.join(map(repr, meant))}?" if meant else "docs/measurements.md has all"
     raise UserError(f"'{name}' is no metric of a trial", fix=fix)
 
 

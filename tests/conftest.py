@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import shutil
 import signal
@@ -41,6 +42,22 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.set_num_threads(1)
     # Trials of different workers are timed side by side: what they measure is not what is tested.
     os.environ["HARNESS_LOCKS"] = os.path.join(os.environ[LOCKS], os.environ.get("PYTEST_XDIST_WORKER", "main"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Leave modules and tests out of the collections of garbage, which took two seconds of each process."""
+    gc.disable()
+    try:
+        result = yield
+    finally:
+        gc.freeze()
+        gc.enable()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from harness.graph.kernels import compile_once
+
+        compile_once()  # or each process compiles what all of them begin with
+    return result
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # waiting is no part of a test's time limit

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from launch.tiny import SUITE, write_suite
+from launch.tiny import SUITE, fake_ranks, write_suite
 
 import harness
 from harness.launch import machines
@@ -20,14 +20,11 @@ pytestmark = pytest.mark.timeout(90)
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a suite and its data, as the working directory; ranks are fake."""
-    write_suite(tmp_path)
+    write_suite(tmp_path, shared=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HARNESS_DATA", raising=False)
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
-    real = machines.run_group
-    monkeypatch.setattr(
-        machines, "run_group", lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"})
-    )
+    fake_ranks(monkeypatch)
     return tmp_path
 
 

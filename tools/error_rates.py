@@ -150,8 +150,8 @@ class Methods:
     outlier: float = 0.0
     behind: float = 0.0
 
-    def _compared(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-        """Draw all runs, and yield which methods the report would call behind which."""
+    def _compared(self, rng: np.random.Generator) -> Iterator[tuple[int, int, float]]:
+        """Draw all runs, and yield which methods the report would call behind which, and by how much at least."""
         shape = (self.count, self.seeds)
         draws = rng.standard_t(3, shape) / math.sqrt(3) if self.heavy else rng.normal(0, 1, shape)
         values = np.resize(self.noise, self.count)[:, None] * draws + self.of_seed * rng.normal(0, 1, self.seeds)
@@ -169,11 +169,13 @@ class Methods:
             for i, j in itertools.combinations(np.argsort(means).tolist(), 2)
         }
         found = all_pairs(pairs, metric)
-        return ((j, i) for (i, j), each in found.items() if each.sure and metric.worse(each.size))
+        for (i, j), each in found.items():
+            if each.sure and each.low is not None and each.high is not None and metric.worse(each.size):
+                yield j, i, min(abs(each.low), abs(each.high))
 
     def won(self, rng: np.random.Generator) -> bool:
         """Draw all runs, and return whether the report would name a winner without doubt."""
-        return len({one for one, _ in self._compared(rng)}) == self.count - 1
+        return len({one for one, *_ in self._compared(rng)}) == self.count - 1
 
     def told_apart(self, rng: np.random.Generator) -> bool:
         """Draw all runs, and return whether the report would call any method behind another."""
@@ -181,7 +183,12 @@ class Methods:
 
     def last_excluded(self, rng: np.random.Generator) -> bool:
         """Draw all runs, and return whether the last method would be excluded from the set that has the best."""
-        return self.count - 1 in {one for one, _ in self._compared(rng)}
+        return self.count - 1 in {one for one, *_ in self._compared(rng)}
+
+    def overstated(self, rng: np.random.Generator) -> bool:
+        """Draw all times, and return whether any method would be called farther behind another than it is."""
+        true = {0: -self.lead, self.count - 1: self.behind}
+        return any(least > true.get(one, 0.0) - true.get(other, 0.0) for one, other, least in self._compared(rng))
 
 
 def _share(made: object, count: int, happens: Callable[[np.random.Generator], bool]) -> float:
@@ -470,6 +477,20 @@ def _winners() -> Iterator[Table]:
     )
     note = "Noise of 5 % but where another is named, seed by seed; no method is better than another."
     yield _table("The same, of unlike methods", note, "methods with seeds", unlike, rows)
+    ahead = {"noise of 5 %": Methods(14, 5), **unlike}
+    rows = (
+        (
+            f"{n} with {k}",
+            [
+                partial(won, replace(way, count=n, seeds=k, lead=math.log(1.4)), FEW, Methods.overstated)
+                for way in ahead.values()
+            ],
+        )
+        for n in (5, 14)
+        for k in (3, 5, 10)
+    )
+    note = "The first of them takes 1.4 times less than all others; wrong is a factor larger than the true one."
+    yield _table("A method is called farther behind than it is", note, "methods with seeds", ahead, rows)
     rows = (
         (
             f"{k}",

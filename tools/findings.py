@@ -1,36 +1,98 @@
-"""The page of what a tuned comparison found: which method, on what, and how sure that is.
+"""The pages of what tuned comparisons found: which method, on what, and how sure that is.
 
 python -m tools.findings RESULTS [docs/findings.md]
 
-RESULTS is the directory of a `NAME-tuned` suite's results, as `harness tune` leaves it. Every number and word of a
-verdict is the report's.
+RESULTS is the directory of a `NAME-tuned` suite's results, as `harness tune` leaves it, or one of several of these.
+The page has a sentence and a row for each graph and network; next to it, `findings/NAME.md` has a suite's tables.
+Every number and word of a verdict is the report's.
 """
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from harness.report.page import Report, make_report, markdown_table
+from harness.report.page import Report, escape_markdown, make_report, markdown_table
+from harness.report.sections import Section
 from harness.report.views import ShownView
+from harness.report.views.answer import AnswerView
 from harness.results.frames import load_inputs
 
-HEAD = """# Findings
+MADE = "<!-- Made from results by `python -m tools.findings`; do not edit. -->\n"
+FRONT = f"""# Findings
 
-<!-- Made from results by `python -m tools.findings`; do not edit. -->
-
-What `harness tune suites/fair/{suite}.yaml` found: every method tuned with the same budget, its settings chosen by
-validation alone, trained again with fresh seeds, and judged by the time to a validation score ([tuning.md](tuning.md)).
-Verdicts are about methods with such a budget on this machine; how often they err is in
-[error-rates.md](error-rates.md).
+{MADE}
+Every method tuned with the same budget, its settings chosen by validation alone, trained again with fresh seeds, and
+judged by the time to a validation score ([tuning.md](tuning.md)): statements about methods with such a budget on this
+machine. How often they err is in [error-rates.md](error-rates.md).
 """
-# Headings of the report whose tables the page has.
+HEAD = f"""# Findings of {{suite}}
+
+{MADE}
+What `harness tune suites/fair/{{suite}}.yaml` found, in full; in short, and with other graphs, in
+[findings.md](../findings.md).
+"""
+# Headings of the report whose tables the page of a suite has.
 SHOWN = ("Over all data sets", "Leaderboard", "Fastest to target", "Tuning")
+FEW = 3  # methods that are still an answer to "which one"
+
+
+def front(reports: Mapping[str, Report]) -> str:
+    """Return the page of all suites' reports, by the suite's name: sentences, then a row for each."""
+    rows, few = list[str](), 0
+    for suite, report in reports.items():
+        for section, _ in report.sentences:
+            count, cells = _row(section)
+            few += 0 < count <= min(FEW, len(section.variants) - 1)
+            rows.append(f"| {' | '.join((f'[{suite}](findings/{suite}.md)', *map(escape_markdown, cells)))} |")
+    lines = [
+        FRONT,
+        f"On {few} of {len(rows)} pairs of graph and network, the fastest is one method, or one of {FEW} at most.\n",
+    ]
+    for suite, report in reports.items():
+        lines.append(f"**[{suite}](findings/{suite}.md)** ({', '.join(_machine(report))})\n")
+        lines += [f"- {escape_markdown(sentence)}" for _, sentence in report.sentences]
+        lines.append("")
+    lines += [
+        "Methods that may be the fastest, the shortest median first; each of the others surely takes at least so many",
+        "times as long as one of them.\n",
+        "| Suite | Data | Network | Target | The fastest is | The others take, at least |",
+        "| :-- | :-- | :-- | :-- | :-- | --: |",
+        *rows,
+    ]
+    return "\n".join(lines)
+
+
+def _machine(report: Report) -> Iterator[str]:
+    known = dict(report.environment)
+    for name in ("CPU", "CPU cores", "GPU"):
+        if known.get(name, "none") != "none":
+            yield f"{name}: {known[name]}"
+
+
+def _row(section: Section) -> tuple[int, tuple[str, ...]]:
+    """Return how many may be the fastest (0: nobody reaches the target), and the cells of a graph on a network."""
+    answer = AnswerView(section)
+    networks = ", ".join("loopback" if name == "none" else name for name in section.networks)
+    where = section.name, networks, section.target_text
+    if not answer.order:
+        return 0, (*where, "not known: no method reaches the target with most seeds", "")
+    open_ = [*(key for key in answer.order if key in answer.open), *(k for k in answer.open if k not in answer.order)]
+    several = len({variant.method for variant, _ in answer.rows}) < len(answer.rows)
+    names = [f"{v.label}, P = {parts}" if several else v.method for v, parts in open_]
+    text = " or ".join(names) if len(names) <= FEW else f"one of {len(names)} ({names[0]}'s median is the shortest)"
+    least = []
+    for key in set(answer.rows) - set(open_):
+        found = [factor for own in open_ if (factor := answer.leads(own, key)) is not None]
+        least += found[:1]  # of the fastest median, where it is surely ahead
+    behind = f"{math.floor(100 * min(least)) / 100:.2f} ×" if least else ""  # rounded up it would not hold
+    return len(open_), (*where, text, behind)
 
 
 def render(report: Report, suite: str) -> str:
-    """Return the page of a report of tuned results."""
+    """Return the page of one suite's report."""
     return "\n".join([HEAD.format(suite=suite), *_where(report), *_verdicts(report), *_tables(report)])
 
 
@@ -58,12 +120,24 @@ def _tables(report: Report) -> Iterator[str]:
         views: list[ShownView] = [view for view in shown.views if view.title in SHOWN and view.table]
         if views:
             yield f"## {shown.section.title}\n"
-            yield from (markdown_table(view.table) for view in views if view.table)
+            for view in views:
+                yield from (markdown_table(table) for table in (view.table, *view.more) if table)
+
+
+def write(results: Path, page: Path) -> list[Path]:
+    """Write the pages of all tuned results in a directory; returns their paths, that of all suites first."""
+    directories = [results] if results.name.endswith("-tuned") else sorted(results.glob("*-tuned"))
+    reports = {each.name.removesuffix("-tuned"): make_report(load_inputs(each)) for each in directories}
+    if not reports:
+        raise SystemExit(f"{results}: no results of a tuned suite (NAME-tuned): see `harness tune`")
+    texts = {page: front(reports)}
+    texts |= {page.with_suffix("") / f"{suite}.md": render(report, suite) for suite, report in reports.items()}
+    page.with_suffix("").mkdir(exist_ok=True)
+    for path, text in texts.items():
+        path.write_text(text.rstrip() + "\n", encoding="utf-8")
+    return list(texts)
 
 
 if __name__ == "__main__":
-    results = Path(sys.argv[1])
-    made = make_report(load_inputs(results))
-    page = Path(sys.argv[2] if len(sys.argv) > 2 else "docs/findings.md")
-    page.write_text(render(made, results.name.removesuffix("-tuned")).rstrip() + "\n", encoding="utf-8")
-    print(f"written: {page}")
+    for written in write(Path(sys.argv[1]), Path(sys.argv[2] if len(sys.argv) > 2 else "docs/findings.md")):
+        print(f"written: {written}")

@@ -44,11 +44,23 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def options_table(fields: Mapping[str, FieldInfo]) -> str:
     """Return the table of a section's keys or a method's options."""
-    rows = [
+    return table(HEADS, _rows(fields))
+
+
+HEADS = ("key", "type", "default", "meaning")
+
+
+def _rows(fields: Mapping[str, FieldInfo]) -> list[tuple[str, str, str, str]]:
+    return [
         (f"`{key}`", f"`{type_text(field.annotation)}`", _default(field), _limits(field))
         for key, field in fields.items()
     ]
-    return table(["key", "type", "default", "meaning"], rows)
+
+
+def _shared(family: str) -> list[tuple[str, str, str, str]]:
+    """Return the options that all methods of a family have alike."""
+    first, *others = (_rows(method.Options.model_fields) for method in shipped_methods() if method.family == family)
+    return [row for row in first if all(row in own for own in others)]
 
 
 def _default(field: FieldInfo) -> str:
@@ -93,13 +105,21 @@ def index_page() -> str:
 {table(["method", "family", "what it does"], rows)}
 
 The same on the command line, with methods of your own: `harness list methods`.
-"""
+{"".join(_family(family) for family in dict.fromkeys(method.family for method in shipped_methods()))}"""
+
+
+def _family(family: str) -> str:
+    """Return the section of what all methods of a family have; empty where that is nothing."""
+    shared = _shared(family)
+    return f"\n## Options of all {family} methods\n\n{table(HEADS, shared)}\n" if shared else ""
 
 
 def method_page(method: type[Method[Any]]) -> str:
     """Return the page of a method."""
     module, file = method.__module__.removeprefix(OWN), Path(inspect.getfile(method))
     source = f"methods/{module}/" if file.name == "__init__.py" else f"methods/{module}.py"
+    shared = _shared(method.family)
+    own = [row for row in _rows(method.Options.model_fields) if row not in shared]
     rows = [
         ("family", method.family),
         ("is full-graph training at", _setting(method.exact)),
@@ -117,7 +137,7 @@ def method_page(method: type[Method[Any]]) -> str:
 
 ## Options
 
-{options_table(method.Options.model_fields)}
+{_as_all(method.family) if shared else ""}{table(HEADS, own) if own else "No others."}
 {_presets(method)}
 In a suite:
 
@@ -126,6 +146,10 @@ methods:
 {_example(method)}
 ```
 """
+
+
+def _as_all(family: str) -> str:
+    return f"Besides [those of all {family} methods](index.md#options-of-all-{family}-methods):\n\n"
 
 
 def _presets(method: type[Method[Any]]) -> str:
@@ -344,6 +368,8 @@ def with_columns(page: str) -> str:
     ]
     of_methods += [(metric, "mini-batches") for metric in vars(MiniBatchMethod)["metrics"]]
     of_methods += [(metric, "pipelined methods") for metric in vars(PipelinedMethod)["metrics"]]
+    known = {metric.name: metric for metric, _ in of_methods}
+    owners = {name: ", ".join(of for each, of in of_methods if each.name == name) for name in known}
     tables = [
         table(
             ["`load_results` column", "unit", "what it is"],
@@ -358,13 +384,9 @@ def with_columns(page: str) -> str:
         table(
             ["column", "of", "unit", "what it is"],
             [
-                (
-                    f"`{m.name}`",
-                    ", ".join(of for each, of in of_methods if each.name == m.name),
-                    m.unit,
-                    m.doc,
-                )
-                for m in {metric.name: metric for metric, _ in of_methods}.values()
+                (names, of, unit, doc)
+                for of in dict.fromkeys(owners.values())
+                for names, unit, doc in _explained((m, m.doc, m.unit) for m in known.values() if owners[m.name] == of)
             ],
         ),
     ]  # fmt: skip

@@ -182,15 +182,15 @@ def _failing(runs: Mapping[str, Run]) -> Iterator[str]:
 
 
 def _runs(runs: Mapping[str, Run]) -> Iterator[str]:
-    yield "A commit with + had changes that were not committed.\n"
-    yield from ("| suite | run | trials | claims | machine | commit |", "|---|---|---|---|---|---|")
+    machines = {"; ".join(run.machines) for run in runs.values()}
+    alike = f" All ran on {escape_markdown(machines.pop())}." if len(machines) == 1 else ""
+    yield f"A commit with + had changes that were not committed.{alike}\n"
+    yield from ("| suite | run | trials | machine | commit |", "|---|---|---|---|---|")
     for name in sorted(runs):
         run = runs[name]
         days = run.first if run.first == run.last else f"{run.first} to {run.last}"
-        trials = f"{run.finished} of {run.trials}"
-        where = escape_markdown("; ".join(run.machines))
-        commits = " ".join(run.commits)
-        yield f"| `{name}` | {days} | {trials} | {_count(run.verdicts)} | {where} | {commits} |"
+        where = "" if alike else escape_markdown("; ".join(run.machines))
+        yield f"| `{name}` | {days} | {run.finished} of {run.trials} | {where} | {' '.join(run.commits)} |"
 
 
 BAD: tuple[State, ...] = ("fails", "indicated against")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,6 +17,7 @@ from harness.errors import UserError
 
 if TYPE_CHECKING:
     from harness.suite.schema import Suite
+    from harness.suite.sections import NetworkSpec
 
 
 def check(
@@ -80,13 +82,14 @@ def suites(
 
     Each is run by its name from any folder: `harness run quickstart`.
     """
+    from harness.launch.network import why_not
     from harness.suite.suite_file import load_suite, shipped
 
-    place = use_data_dir(data_dir)
+    place, probe = use_data_dir(data_dir), cache(why_not)
     rows = []
     for name, file in shipped().items():
         suite = load_suite(file)
-        lacking = list(_lacking(suite, place))
+        lacking = list(_lacking(suite, place, probe))
         if not (ready and lacking):
             most = max(partition.parts for partition in suite.partition)
             rows.append((name, most, ", ".join(lacking) or "nothing", suite.description))
@@ -94,11 +97,10 @@ def suites(
     typer.echo("\nhow to get a data set: `harness data info NAME`; what a suite would run: `harness plan SUITE`")
 
 
-def _lacking(suite: Suite, data_dir: Path | None) -> Iterator[str]:
+def _lacking(suite: Suite, data_dir: Path | None, why_not: Callable[[NetworkSpec], str | None]) -> Iterator[str]:
     """Yield what a suite needs that is not here: data sets, the right to shape networks, a GPU."""
     from harness.data.registry import dataset_info
     from harness.launch.inputs import missing_data
-    from harness.launch.network import why_not
     from harness.spec import DatasetSpec
 
     for name in dict.fromkeys(dataset.name for dataset in suite.datasets):

@@ -350,12 +350,19 @@ class SuiteOptions:
         from harness.suite.suite_file import read_suite
 
         suite = read_suite(self.suite, self.overrides, self.plugin or [], trusted=self.trust_plugins)
-        if self.twin is None:
-            return suite
-        from harness.launch.twins import suite_of_twins
+        said: list[str] = []
+        if suite.shaping == "optional":
+            from harness.launch.network import shaped_if_possible
 
-        suite, said = suite_of_twins(suite, scale_of(self.twin))
-        typer.echo(f"note: {said}", err=True)
+            suite = shaped_if_possible(suite, said.append)
+        if self.twin is not None:
+            from harness.launch.twins import LEAST_SEEDS, suite_of_twins
+
+            chosen = any(each.startswith("seeds=") for each in self.overrides)
+            suite, twins = suite_of_twins(suite, scale_of(self.twin), 0 if chosen else LEAST_SEEDS)
+            said.append(twins)
+        for line in said:
+            typer.echo(f"note: {line}", err=True)
         return suite
 
     def select(self, *, with_results: bool = True, build: bool = True) -> tuple[Suite, list[TrialConfig]]:

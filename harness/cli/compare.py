@@ -96,6 +96,9 @@ def _directories(before: Path, after: Path, metric: str, limit: float | None, an
     from harness.results.comparison import load_trials, metric_of, pair
     from harness.results.frames import edited
 
+    if "," in metric:
+        fix = "one a command, or --method within one directory"
+        raise UserError(f"two directories are compared by one metric, not '{metric}'", key="--metric", fix=fix)
     sides = load_trials(before), load_trials(after)
     chosen = metric_of(metric, [*sides[0], *sides[1]])
     _check_direction(chosen, limit)
@@ -289,7 +292,12 @@ def cells(row: Compared, metric: Metric) -> list[object]:
             return f"{100 * value:.2f}"
         return bytes_text(value) if metric.unit.removesuffix("/epoch") == "B" else value
 
-    interval = f"[{text(row.interval.low)}, {text(row.interval.high)}]" if row.interval else None
+    interval = None
+    if found := row.interval:
+        interval = f"[{text(found.low)}, {text(found.high)}]"
+        if not metric.difference and (found.absurd or not found.low):  # the end near 1 is all that it says, if that
+            end = f"at least {text(found.low)}" if found.low > 1 else f"at most {text(found.high)}"
+            interval = f"none ({row.trials} seed{'s' * (row.trials > 1)})" if found.has(1.0) else end
     change = text(row.raw)
     if text(row.change) != change:
         change += f", corrected {text(row.change)}"

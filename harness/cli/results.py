@@ -64,11 +64,11 @@ def report(
     """
     from harness.launch.hardware import cores
     from harness.registry import find_plugins
+    from harness.results.record_store import require_directory
 
     places, stored = results or [Path("results")], baseline or []
     for place in (*places, *stored):
-        if not place.is_dir():
-            raise UserError(f"'{place}' is not a directory", fix="name a directory that `harness run` wrote")
+        require_directory(place)
     asked = [name.strip() for name in formats.split(",") if name.strip()]
     given = []
     if suite is not None:
@@ -226,6 +226,13 @@ def status(
 
 def _show(directory: Path, state: SuiteState, silent: frozenset[str], most: int) -> None:
     typer.echo(f"{state.name}: {summary(state)}")
+    if state.seeds:
+        most_seeds = max(count for _, count in state.seeds)
+        closed = [each for each in state.seeds if each[1] < most_seeds]
+        of = f"{len(state.seeds) - len(closed)} of {len(state.seeds)} configurations may still be the fastest"
+        typer.echo(state.decided or f"not decided yet: {of}, with {most_seeds} seed{'s' * (most_seeds > 1)} so far")
+        if closed:
+            table(["gets no more seeds", "seeds"], closed)
     rows = [(*_cells(info)[:3], "silent: lost?" if info.id in silent else info.doing) for info in state.running]
     if rows:
         table(RUNNING, rows)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -26,12 +26,11 @@ from harness.cli.command_options import (
     cluster_of,
     jobs_of,
     node_count,
-    option,
     suite_command,
     suite_path,
 )
 from harness.cli.terminal import outlive_readers, table
-from harness.cli.until import Budget, run_until_decided
+from harness.cli.until import Budget, FreshSeeds, Until, run_until_decided
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -66,11 +65,8 @@ def run(
     download: Annotated[
         bool, typer.Option("--download/--no-download", help="Download published data that are not here.")
     ] = True,
-    until: Annotated[
-        Literal["decided"] | None,
-        option("--until decided", "Go on with fresh seeds of what may still be the fastest, until that is known."),
-    ] = None,
-    budget: Annotated[str, option("--budget TEXT", "What fresh seeds may take: '30 trials', '45 min', '2 h'.")] = "1 h",
+    until: Until = None,
+    budget: FreshSeeds = "1 h",
     audit: Annotated[
         bool, typer.Option("--audit", help="Watch ranks' threads, child processes, files and sockets; see flags.")
     ] = False,
@@ -150,8 +146,12 @@ def _decide(loaded: Suite, trials: list[TrialConfig], store: ResultStore, option
     def run_here(suite: Suite, some: Sequence[TrialConfig]) -> int:
         return _run_on(None, suite, [*some], store, options)
 
+    from harness.results.record_store import SUITE_FILE, read_suite
+
     code, why = run_until_decided(loaded, trials, store.directory, run_here, budget)
-    typer.echo(f"\n{why}" if why else "", nl=bool(why))
+    if why:
+        store.keep_suite(read_suite(store.directory / SUITE_FILE).model_copy(update={"decided": why}))
+        typer.echo(f"\n{why}")
     return code
 
 

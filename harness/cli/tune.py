@@ -9,6 +9,7 @@ import typer
 
 from harness.cli.command_options import SuiteOptions, suite_command
 from harness.cli.terminal import outlive_readers, seconds_text, table
+from harness.cli.until import Budget, FreshSeeds, Until, run_until_decided
 
 if TYPE_CHECKING:
     from harness.results.record_store import ResultStore
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 def tune(
     asked: SuiteOptions,
     search_only: Annotated[bool, typer.Option("--search-only", help="Do not train the chosen settings again.")] = False,
+    cross: Annotated[
+        bool, typer.Option("--cross", help="Also try each family's settings with the other family's methods.")
+    ] = False,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="Also try what was chosen with other depths and widths.")
+    ] = False,
+    until: Until = None,
+    budget: FreshSeeds = "1 h",
 ) -> None:
     """Search each method's settings with the same budget, and train the chosen ones with fresh seeds.
 
@@ -42,6 +51,7 @@ def tune(
 
     end_when_asked()
     outlive_readers()
+    rounds = None if until is None else Budget.parse(budget)
     loaded, results, options = asked.read(), asked.results, asked.run_options()
     searched = Searched(loaded, asked.device, asked.data_dir)
 
@@ -56,11 +66,13 @@ def tune(
         typer.echo(line)
     try:
         found, code = tuner.search()
+        if code != INTERRUPTED:
+            tuner.check_reached()
+            found, code = tuner.try_changes(found, cross=cross, sensitivity=sensitivity)
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
         interrupted()
-    tuner.check_reached()
     outcome = tuner.outcome(found)
     outcome.write(tuner.store.directory)
     _show(found)
@@ -72,9 +84,14 @@ def tune(
         return
     store = ResultStore(results, final.name)
     outcome.write(store.directory)  # results show what their settings cost, wherever they are copied
-    code = run(final, expand(final, device=asked.device, data_dir=asked.data_dir), store)
+    trials, why = expand(final, device=asked.device, data_dir=asked.data_dir), ""
+    if rounds is None:
+        code = run(final, trials, store)
+    else:
+        code, why = run_until_decided(final, trials, store.directory, lambda of, some: run(of, some, store), rounds)
     if code == INTERRUPTED:
         interrupted()
+    typer.echo(f"{why}\n" if why else "", nl=False)
     typer.echo(f"results: {results / final.name}")
     typer.echo(f"report:  harness report {results / final.name}")
     raise typer.Exit(code)
@@ -90,8 +107,9 @@ def _cost(searched: Searched, subjects: int) -> Iterator[str]:
     whole = None if each is None else subjects * spec.studies * (spec.budget.total_seconds or each * spec.budget.trials)
     most = f", {seconds_text(whole)} of training at most" if whole is not None else ""
     yield f"search: {studies}{trials(spec.budget.trials)} for each method and data set, {count} in all{most}"
-    after = f", {seconds_text(subjects * seeds * each)} of training at most" if each is not None else ""
-    yield f"then the chosen settings with {seeds} seeds: {trials(subjects * seeds)}{after}"
+    final = subjects * seeds * len(searched.suite.network)
+    after = f", {seconds_text(final * each)} of training at most" if each is not None else ""
+    yield f"then the chosen settings with {seeds} seeds: {trials(final)}{after}"
 
 
 def _show(found: Sequence[Found]) -> None:

@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from harness.cli.command_options import option
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 EQUAL = 0.05  # methods whose times differ by less are as good as each other
 UNITS = {"s": 1, "min": 60, "h": 3600}
+
+Until = Annotated[
+    Literal["decided"] | None,
+    option("--until decided", "Go on with fresh seeds of what may still be the fastest, until that is known."),
+]
+FreshSeeds = Annotated[str, option("--budget TEXT", "What fresh seeds may take: '30 trials', '45 min', '2 h'.")]
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,6 @@ def run_until_decided(
     Raises:
         UserError: no time to a target is known after the first round.
     """
-    from harness.launch.planner import seedless
     from harness.suite.expand import expand
 
     ran, wanted, first, worst = dict[str, "TrialConfig"](), list(trials), len(suite.seeds), 0
@@ -80,10 +86,10 @@ def run_until_decided(
         undecided, ends = _look(suite.name, directory, ran)
         if not undecided:
             return worst, f"{', '.join(sorted(set(ends)))} with {count} seeds"
-        kept = {seedless(ran[id_]) for id_ in undecided}
+        kept = {ran[id_].seedless for id_ in undecided}
         seeds = _seeds(suite, count + 1)
         every = expand(suite.model_copy(update={"seeds": seeds}), device=trials[0].device)  # in turns over all rounds
-        wanted = [trial for trial in every if trial.seed == seeds[-1] and seedless(trial) in kept]
+        wanted = [trial for trial in every if trial.seed == seeds[-1] and trial.seedless in kept]
         if not budget.allows(len(wanted), _walls_s(directory, ran.keys() - base)):
             return worst, f"not decided with {count} seeds: the budget of {budget.text} is spent"
     raise AssertionError  # seeds do not end

@@ -188,6 +188,7 @@ def import_for_ranks() -> None:
     """Import what a rank of harness's own needs; starts no thread and touches no device."""
     import numba  # noqa: F401 - first, so that no kernel is deferred
     import threadpoolctl  # noqa: F401 - a rank gives OpenBLAS its threads with it
+    from numba.core.registry import cpu_target
 
     import harness.models.gnn
     import harness.runtime.trainer  # noqa: F401
@@ -196,6 +197,9 @@ def import_for_ranks() -> None:
 
     METHODS.load_own()
     compile_once()
+    # What a process needs before its first kernel, compiled or loaded: a third of a second in each rank otherwise.
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
 
 
 def _needs(worker: str) -> str:

@@ -14,7 +14,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_network
 from os import close
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from harness.errors import UserError
 from harness.launch import namespaces as helper
 from harness.launch.process import Placement, placements_of
+from harness.suite.schema import Suite
 from harness.suite.sections import NetworkSpec
 
 INTERFACE = "eth0"
@@ -101,6 +102,15 @@ def why_not(spec: NetworkSpec) -> str | None:
         said = tried.stderr.strip()
     settings = "user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns"
     return f"network {spec.label} needs user namespaces, or root: {said} (sysctl {settings}; a container: --privileged)"
+
+
+def shaped_if_possible(suite: Suite, say: Callable[[str], object]) -> Suite:
+    """Return a suite with the loopback for networks that this machine cannot play; say so."""
+    reasons = {spec: why for spec in suite.network if spec is not None and (why := why_not(spec))}
+    for why in reasons.values():
+        say(f"{why}; trials run over the loopback instead, from which the report projects")
+    kept = tuple(dict.fromkeys(None if spec in reasons else spec for spec in suite.network))
+    return suite.model_copy(update={"network": kept})
 
 
 def _cables(spec: NetworkSpec, hosts: int) -> Iterator[Command]:

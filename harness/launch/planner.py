@@ -319,13 +319,13 @@ class Forecaster:
                 continue
             with suppress(ValueError):  # of another version
                 trial = TrialConfig.model_validate(record.config)
-                self._same[seedless(trial)].append(record.wall_s)
+                self._same[trial.seedless].append(record.wall_s)
                 if isinstance(epoch, float) and isinstance(ran, int):
                     self._like[_kind(trial)].append((epoch, max(0.0, record.wall_s - epoch * ran)))
 
     def of(self, trial: TrialConfig, info: DatasetInfo) -> Forecast:
         """Return how long a trial may take."""
-        if took := self._same.get(seedless(trial)):
+        if took := self._same.get(trial.seedless):
             return Forecast(statistics.median(took), "same")
         if seen := self._like.get(_kind(trial)):
             epoch, around = (statistics.median(values) for values in zip(*seen, strict=True))
@@ -349,11 +349,6 @@ def epoch_flops(model: ModelSpec, info: DatasetInfo, eval_every: int = 0) -> flo
     widths = [info.features, *[model.hidden] * (model.layers - 1), info.classes]
     passes = 3 + (1 / eval_every if eval_every else 0)
     return passes * sum(2 * (a * b * info.nodes + min(a, b) * info.edges) for a, b in pairwise(widths))
-
-
-def seedless(trial: TrialConfig) -> str:
-    """Return what a trial's id would be with seed 0: the same of all seeds and repeats, on any data."""
-    return trial.model_copy(update={"seed": 0, "repeat": 0, "data": None}).id
 
 
 def _kind(trial: TrialConfig) -> str:

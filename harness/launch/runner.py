@@ -256,7 +256,7 @@ def run_suite(
     """Run every selected trial that has no record yet, on `machine` (None: this one), and return the exit code.
 
     The suite, with all of its trials, is kept next to the records for those who read them; those of a tuning are these
-    and those kept before, not what the suite expands to.
+    and those kept before, not what the suite expands to; of rounds of fresh seeds there are none that no round had.
 
     Other runners may be at work on the same results, here or elsewhere: they share the trials, and this one returns
     when all have ended. The exit code is 0 if all are ok or skipped, 1 if some of the selected failed (now or
@@ -274,6 +274,9 @@ def run_suite(
             every = list({trial.id: trial for trial in (*(before.trials if before else ()), *trials)}.values())
         else:
             every = expand(suite, device=trials[0].device if trials else None, data_dir=options.data_dir)
+            if suite.first_look:  # of the seeds that follow only those of a round run
+                asked, first = {trial.id for trial in trials}, suite.seeds[: suite.first_look]
+                every = [t for t in every if t.seed in first or t.id in asked or (store.directory / t.id).is_dir()]
         today, _ = on_todays_data(every, store, options.data_dir)
         store.keep_suite(kept(suite, today))
         request = request_of(trials, store, leases, options)

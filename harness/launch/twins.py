@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -19,9 +20,10 @@ from harness.suite.schema import Suite
 V = TypeVar("V")
 SCALES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 EPOCH_S = 0.5  # of full-graph training on one core, by arithmetic: so much of a graph is taken
-TOTAL_S = 420.0  # of all trials together
+TOTAL_S = 560.0  # of all trials together
 AROUND_S = 3.5  # of a trial, around its training: processes, graph, evaluations
 LEAST_S = 2.0  # that a trial trains
+LEAST_SEEDS = 4  # of fewer, scores of so few validation nodes distinguish little
 EVAL_EVERY = 2
 LEAST_LR = 0.01  # seconds of training have few steps
 LEAST: Mapping[str, int] = {
@@ -30,12 +32,13 @@ LEAST: Mapping[str, int] = {
 """Options that count nodes (or clusters) of a batch, which shrink with the graph, and what they stay at least."""
 
 
-def suite_of_twins(suite: Suite, scale: float | None) -> tuple[Suite, str]:
+def suite_of_twins(suite: Suite, scale: float | None, seeds: int = LEAST_SEEDS) -> tuple[Suite, str]:
     """Return a suite on twins of its published graphs, sized for this machine, and one line that says what changed.
 
     `scale`: share of the nodes; None: as much of each graph as trains an epoch in `EPOCH_S`. Parts are at most the
     cores, each rank has an equal share of these; every trial trains for an equal share of `TOTAL_S`; options of
-    `LEAST` are scaled with the graph. Claims are of the published graphs, and are left out.
+    `LEAST` are scaled with the graph; there are at least so many `seeds`. Claims are of the published graphs, and are
+    left out.
 
     Raises:
         UserError: no graph of the suite has a twin, or several have and the suite distinguishes them by their names.
@@ -56,11 +59,13 @@ def suite_of_twins(suite: Suite, scale: float | None) -> tuple[Suite, str]:
     ]
     threads = max(1, here // max(each.parts for each in parts))
     share = max(scales.values())
+    fresh = (seed for seed in itertools.count() if seed not in suite.seeds)
     changed: dict[str, Any] = {
         "name": f"{suite.name}-twin",
         "description": f"{suite.description} (on generated twins of its graphs, at the size of one machine)",
         "datasets": tuple(_twin(each, scales) for each in suite.datasets),
         "partition": tuple(parts),
+        "seeds": (*suite.seeds, *itertools.islice(fresh, max(0, seeds - len(suite.seeds)))),
         "methods": tuple(_scaled(each, share) for each in suite.methods),
         "per_dataset": _renamed(suite.per_dataset, names[0]),
         "per_method": {

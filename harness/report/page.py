@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -25,17 +26,10 @@ from harness.report.figure import Figure, Picture
 from harness.report.page_data import embedded_figure, embedded_trials
 from harness.report.palette import Style, on_dark
 from harness.report.sections import Section, make_sections
-from harness.report.summary import (
-    Summary,
-    answer_sentences,
-    claims_table,
-    make_summaries,
-    named_sections,
-    overview_table,
-)
+from harness.report.summary import Summary, answer_sentences, claims_table, make_summaries, named_sections
 from harness.report.sweeps import Networks, find_networks, find_workloads, sweeps
 from harness.report.table import Cell, Group, Row, Table
-from harness.report.views import VIEWS, Kind, ReportView, ShownView, Subject, show
+from harness.report.views import VIEWS, Kind, ReportView, ShownView, Subject, Told, show
 from harness.report.views.answer import AnswerView
 from harness.report.warnings import FLAGS, Note, environment_rows, failure_table, make_notes, unclaimed_notes
 from harness.results.frames import ResultInputs
@@ -82,6 +76,9 @@ def make_filters(sections: Sequence[Section]) -> list[Filter]:
     return [each for each in filters if len(each.choices) > 1 or any(choice.under for choice in each.choices)]
 
 
+LEFT_OUT = "Left out, as they have no value here, one value for all, or only what another table says:"
+
+
 @dataclass(frozen=True)
 class ShownSection:
     """A section with what the views show of it."""
@@ -108,9 +105,9 @@ class Report:
     """Everything that is written, whatever the format.
 
     `sentences`: who reaches the target first, of each section; `line`: when, of what suites, what failed, flags;
-    `claims`: the tables of the claims summary; `answers`: the sections before everything else; `elsewhere`: what their
-    tables and the sentences are on other networks; `not_projected`: which trials are not there; `renewed_s`: how often
-    a browser loads the page anew (None: never).
+    `left_out`: the views that say nothing, in one line; `claims`: the tables of the claims summary; `answers`: the
+    sections before everything else; `elsewhere`: what their tables and the sentences are on other networks;
+    `not_projected`: which trials are not there; `renewed_s`: how often a browser loads the page anew (None: never).
     """
 
     title: str
@@ -121,9 +118,9 @@ class Report:
     environment: list[tuple[str, str]]
     notes: list[Note]
     failures: Table | None
-    overview: Table
     shown: list[ShownSection]
     networks: list[Networks]
+    left_out: str = ""
     claims: tuple[Table, ...] = ()
     answers: tuple[ShownSection, ...] = ()
     elsewhere: tuple[OnNetwork, ...] = ()
@@ -160,6 +157,8 @@ def make_report(
     views, not_imported = _find_views(plugins)
     answers, shown = [], []
     elsewhere = _on_networks(inputs, sections, [view for view, own in views if own and view.first])
+    silent: dict[str, list[str]] = {view.title: [] for view, _ in views}  # by title: where they say nothing
+    told: defaultdict[str, set[Told]] = defaultdict(set)  # by section
     subjects: list[tuple[Kind, Sequence[Subject]]] = [
         ("workloads", find_workloads(sections)),
         ("section", sections),
@@ -168,18 +167,20 @@ def make_report(
     ]
     for of, subject in ((of, subject) for of, own in subjects for subject in own):
         section = subject if isinstance(subject, Section) else subject.section
-        made = [show(view, subject, own=own) for view, own in views if view.of == of and len(section.ok)]
+        made = []
+        for view, own in views if len(section.ok) else ():
+            if view.of == of:
+                made.append(show(view, subject, told[section.anchor], own=own))
+                silent[view.title] += [] if made[-1] else [section.title]
         first, others = (tuple(each for each in made if each and each.first == place) for place in (True, False))
         answers += [ShownSection(section, first)] if first else []
-        if of == "section" and (table := networks_table(section, [each.elsewhere for each in elsewhere])):
-            others = tuple(
-                replace(each, more=(*each.more, table))
-                if each.anchor == f"{section.anchor}-{AnswerView.name}"
-                else each
-                for each in others
-            )
+        if of == "section" and others and (table := networks_table(section, [each.elsewhere for each in elsewhere])):
+            its = next((v for v in others if v.anchor == f"{section.anchor}-{AnswerView.name}"), others[0])
+            others = tuple(replace(v, more=(*v.more, table)) if v is its else v for v in others)
         if of != "workloads" and (others or not first):
             shown.append(ShownSection(section, others))
+    seen = {each.title for own in (*answers, *shown) for each in own.views}
+    named = (f"{name} ({'; '.join(own)})" if name in seen else name for name, own in silent.items() if own)
     known = kept_suites(inputs.directories) | {suite.name: suite for suite in suites}
     of_suites = {suite for suite, _ in inputs.records.keys() - inputs.stored}
     known = {name: suite for name, suite in known.items() if name in of_suites or not inputs.stored}
@@ -192,8 +193,8 @@ def make_report(
         environment=environment_rows(inputs),
         notes=[*make_notes(inputs, sections), *unclaimed_notes(inputs, known), *not_imported],
         failures=failure_table(sections),
-        overview=overview_table(sections),
         networks=networks,
+        left_out=", ".join(named),
         claims=tuple(map(claims_table, judge(inputs.runs, known, inputs.declared))),
         answers=tuple(answers),
         elsewhere=elsewhere,
@@ -208,14 +209,11 @@ def _on_networks(
     """Return what sections, and all data sets together, are on other networks, in the views before everything else."""
     found = []
     for there in find_elsewhere(sections, inputs.records):
-        every = [
-            there.sections.get(each.anchor, each if max(each.parts, default=1) == 1 else None) for each in sections
-        ]
-        known = [each for each in every if each]
-        together = find_workloads(known) if len(known) == len(every) else []
+        known = [own for each in sections if (own := there.sections.get(each.anchor) or unchanged(each))]
+        together = find_workloads(known) if len(known) == len(sections) else []
         subjects: list[tuple[Kind, Subject]] = [("workloads", own) for own in together]
         subjects += [("section", own) for own in there.sections.values()]
-        made = [show(view, own) for kind, own in subjects for view in views if view.of == kind]
+        made = [show(view, own, set()) for kind, own in subjects for view in views if view.of == kind]
         tables = {view.anchor: there.marked(view.table) for view in made if view and view.table}
         named = {each.anchor: there.sentence(each, name) for each, name in named_sections(sections)
                  if each.anchor in there.sections}  # fmt: skip
@@ -329,6 +327,7 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.filters["md"] = escape_markdown
+    environment.globals["left_out"] = LEFT_OUT
     return environment
 
 

@@ -91,6 +91,9 @@ def find_places(inputs: ResultInputs, method: str, against: Sequence[str]) -> li
     own = _named(method, variants, "--method")
     chosen = [v for name in against for v in _named(name, variants, "--against")] if against else variants
     others = [variant for variant in dict.fromkeys(chosen) if variant not in own]
+    rest = join_unique(v.label for v in variants if v not in own) or "no other method"
+    if not others:
+        raise UserError(f"nothing but '{method}' itself to hold it against", key="--against", fix=f"there: {rest}")
     found: dict[tuple[tuple[str, str], ...], Place] = {}
     for section in sections:
         for parts in section.parts:
@@ -102,7 +105,6 @@ def find_places(inputs: ResultInputs, method: str, against: Sequence[str]) -> li
                         key = tuple((pair.before.trial, pair.after.trial) for pair in pairs)
                         found.setdefault(key, Place(section, parts, mine, other, pairs))
     if not found:
-        rest = join_unique(v.label for v in variants if v not in own) or "no other method"
         what = f"no data set and number of parts has a seed of '{method}' and of what it is compared with"
         raise UserError(what, key="--against", fix=f"there: {rest}")
     return list(found.values())

@@ -194,8 +194,14 @@ class Section:
 
     def select(self, variant: Variant, parts: int, *, ok: bool = True) -> pd.DataFrame:
         """Return the trials (one a seed) of a variant at a number of parts."""
-        frame, cells = (self.ok, self.cells) if ok else (self.frame, self._all_cells)
-        return frame.iloc[cells.get((variant, parts), [])]
+        if (variant, parts, ok) not in self._selected:
+            frame, cells = (self.ok, self.cells) if ok else (self.frame, self._all_cells)
+            self._selected[variant, parts, ok] = frame.iloc[cells.get((variant, parts), [])]
+        return self._selected[variant, parts, ok]
+
+    @cached_property
+    def _selected(self) -> dict[tuple[Variant, int, bool], pd.DataFrame]:
+        return {}
 
 
 Positions = dict[tuple[Variant, int], np.ndarray]

@@ -54,7 +54,8 @@ def make_summaries(sections: Sequence[Section]) -> list[Summary]:
 def _wins(section: Section, parts: int) -> Iterator[Win]:
     if times := _at(values_of(section, "epoch_time_s"), parts):
         yield _fastest(section, parts, times)
-    if scores := _at(values_of(section, "best_val"), parts):
+    ended = "stopped" in section.ok and section.ok["stopped"].eq("target").any()  # who would go higher is not known
+    if (scores := _at(values_of(section, "best_val"), parts)) and not ended:
         yield _best_score(section, parts, scores)
     if sent := _at(values_of(section, "counted_bytes"), parts):
         yield _least(section, parts, "counted_bytes", "Fewest bytes sent", sent, "an epoch")
@@ -207,35 +208,6 @@ def _where(section: Section, name: str) -> str:
     devices = join_unique("GPU" if each == "cuda" else str(each).upper() for each in section.frame["device"].dropna())
     ranks = f"{' and '.join(several)} {devices} ranks" if several else f"one {devices} rank"
     return f"On {name}{over}, {ranks}"
-
-
-def overview_table(sections: list[Section]) -> Table:
-    """Return what each section holds and who was best in it."""
-    rows = []
-    for section in sections:
-        ok = section.ok
-        cells = (
-            Cell(f"{len(ok)} / {len(section.frame)}"),
-            Cell(str(len(section.variants))),
-            Cell(join_unique(section.parts), number=False),
-            _winner(section, "test_at_best_val", highest=True),
-            _winner(section, "epoch_time_s", highest=False),
-        )
-        rows.append(Row(section.title, cells, dataset=section.name))
-    heads = Group("", ("Trials ok", "Methods", "P", "Best mean test score (%)", "Shortest mean epoch (s)"))
-    caption = "Means over seeds, any number of parts; how sure the first is of its place, the summary says."
-    return Table("Overview", caption, "Data set · model", (heads,), tuple(rows))
-
-
-def _winner(section: Section, column: str, *, highest: bool) -> Cell:
-    values = values_of(section, column)
-    if not values:
-        return Cell(number=False)
-    choose = max if highest else min
-    variant, parts = choose(values, key=lambda key: values[key].mean)
-    mean = values[variant, parts].mean
-    shown = f"{100 * mean:.2f}" if highest else significant(mean)
-    return Cell(shown, f"{variant.label}, P = {parts}", number=False, wrap=True)
 
 
 MARKS: dict[State, str] = {

@@ -275,10 +275,10 @@ class Workloads:
 
 
 def find_workloads(sections: Sequence[Section]) -> list[Workloads]:
-    """Return the workloads of each suite that has two or more with a target; suites that share one are together."""
+    """Return workloads of suites with a target on two data sets or more, no search's; suites that share one are one."""
     groups: list[tuple[set[str], bool, list[Section]]] = []
     for section in sections:
-        if "target" not in section.frame or section.frame["target"].isna().all() or section.ok.empty:
+        if section.ok.empty or section.target is None or ("search", "settings") in section.facts:
             continue
         suites, own = set(section.suites), [section]
         made = bool(set(section.frame["origin"].dropna()) & MADE)
@@ -289,7 +289,7 @@ def find_workloads(sections: Sequence[Section]) -> list[Workloads]:
             else:
                 apart.append(group)
         groups = [*apart, (suites, made, own)]
-    return [_together(own) for _, _, own in groups if len(own) > 1]
+    return [_together(own) for _, _, own in groups if len({section.name for section in own}) > 1]
 
 
 def _together(own: Sequence[Section]) -> Workloads:

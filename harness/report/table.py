@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,8 +38,9 @@ class Cell:
 
     `rank`: its place among those that it is compared with, 0 is the best (None: it is not compared). `ties`: the better
     ranks that it is not significantly behind. `best`: whether it is marked while all are shown, see `mark_best`.
-    `value`: the number behind the text, of which others follow. `against`: text and note for each rank that may be the
-    best of what is shown. `among`: cells of a column that have the same are compared with each other alone.
+    `value`: the number behind the text, of which others follow. `against`: how it compares with each row, those
+    that have a rank first, see `AnswerView.distances`. `among`: cells of a column that have the same are compared with
+    each other alone.
     """
 
     text: str = MISSING
@@ -48,7 +50,7 @@ class Cell:
     rank: int | None = None
     ties: tuple[int, ...] = ()
     value: float | None = None
-    against: tuple[tuple[str, str], ...] | None = None
+    against: tuple[str, ...] | None = None
     among: str = ""
     number: bool = True
     wrap: bool = False
@@ -133,6 +135,29 @@ class Table:
     def grouped(self) -> bool:
         """Whether the heading has two lines."""
         return any(group.title for group in self.groups)
+
+
+def narrowed(table: Table) -> Table | None:
+    """Return a table without the columns that are alike in all rows, which its caption names; None if all are.
+
+    What is of one method alone is None only if it has no value but 0.
+    """
+    filled = [row.cells for row in table.rows if row.cells]
+    if len({row.label for row in table.rows if row.cells}) < 2:
+        return table if any(cell.text.strip("0.± ") for own in filled for cell in own if not cell.missing) else None
+    varies = [len({(cell.text, cell.note, cell.mark) for cell in cells}) > 1 for cells in zip(*filled, strict=True)]
+    if not any(varies):
+        return None
+    alike = [f"{head} {cell.text}" for head, cell, own in zip(table.columns, filled[0], varies, strict=True) if not own]
+    mine, groups = iter(varies), []
+    for group in table.groups:
+        own = list(itertools.islice(mine, len(group.columns)))
+        columns, parts = (itertools.compress(group.columns, own), itertools.compress(group.parts, own))
+        named = tuple(itertools.compress(group.datasets, own))
+        groups += [Group(group.title, tuple(columns), tuple(parts), named)] if any(own) else []
+    rows = tuple(replace(row, cells=tuple(itertools.compress(row.cells, varies))) for row in table.rows)
+    caption = f"{table.caption} In all rows: {'; '.join(alike)}." if alike else table.caption
+    return replace(table, caption=caption, groups=tuple(groups), rows=rows)
 
 
 def mark_best(cells: list[Cell]) -> list[Cell]:

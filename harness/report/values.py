@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import pandas as pd
 
-from harness.metrics import SUMS, Metric
+from harness.metrics import Metric
 from harness.report.columns import MODEL, MODEL_SUFFIX
 from harness.report.palette import PHASES, PURPOSES
 from harness.report.sections import Section
@@ -48,17 +48,16 @@ def numbered(section: Section, prefix: str, suffix: str = "") -> list[Values]:
 # Prefix and suffix of the columns of each kind of component, and the usual order of their names (() as they come).
 _COMPONENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "phase": ("time_", "_s", tuple(PHASES)),
-    "sum": ("sum_", "_s", tuple(SUMS)),
     "purpose": ("bytes_", "", tuple(PURPOSES)),
     "model": (MODEL, MODEL_SUFFIX, ()),
 }
-Component = Literal["phase", "sum", "purpose", "model"]
+Component = Literal["phase", "purpose", "model"]
 
 
 def component_columns(section: Section, kind: Component) -> dict[str, str]:
     """Return the columns of the components that any trial has some of, by name, in the usual order.
 
-    Phases of an epoch and the papers' sums of them (seconds), purposes of traffic, components of the memory model
+    Phases of an epoch (seconds), purposes of traffic, components of the memory model
     (bytes). Names that are not known (of a method of a user's) come before the last known one.
     """
     prefix, suffix, known = _COMPONENTS[kind]

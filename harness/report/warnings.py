@@ -23,6 +23,7 @@ from harness.results.record import flatten
 from harness.results.stats import ENOUGH, MISSING, NOISY, byte_unit, join_unique, significant, text, trials
 from harness.spec import PartitionSpec
 
+SEEDS = 3  # from so many on their deviation shows how sure a mean time is, whatever a trial's epochs do
 CLOSURE = 0.02  # share of a mean epoch that no named phase may cover
 
 
@@ -58,8 +59,9 @@ FLAGS = (  # the last one: what records are flagged with
     ),
     Flag(
         "‡", "Noisy timing",
-        f"95 % bootstrap interval of the median epoch time wider than {NOISY:.0%} of it".replace("%", " %"),
-        lambda frame: frame["noisy"].eq(True),
+        f"95 % bootstrap interval of the median epoch time wider than {NOISY:.0%} of it, and fewer than {SEEDS} seeds, "
+        "whose deviation would show it".replace("%", " %"),
+        lambda frame: frame["noisy"].eq(True) & (_trials_of_cell(frame) < SEEDS),
         lambda bad: _worst((bad["epoch_time_high_s"] - bad["epoch_time_low_s"]) / bad["epoch_time_s"]),
     ),
     Flag(
@@ -76,6 +78,10 @@ FLAGS = (  # the last one: what records are flagged with
         lambda frame: frame["flags"].ne(""), lambda bad: join_unique("; ".join(bad["flags"]).split("; ")),
     ),
 )  # fmt: skip
+
+
+def _trials_of_cell(frame: pd.DataFrame) -> pd.Series[int]:
+    return frame.groupby(["variant", "parts"])["trial"].transform("size")
 
 
 def _is_true(frame: pd.DataFrame, column: str) -> pd.Series[bool]:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from harness.report.figure import Figure, Picture
-from harness.report.page import Report, ShownSection, render_html, render_markdown, to_csv
+from harness.report.page import LEFT_OUT, Report, ShownSection, render_html, render_markdown, to_csv
 from harness.report.table import Cell, Row, Table
 from harness.results.frames import ResultInputs
 
@@ -163,12 +163,11 @@ def latex_files(report: Report) -> dict[str, str]:
 
     for shown in report.answers:
         put_section(shown)
-    body.append(r"\section*{Overview}")
-    put("overview", report.overview)
     put("claims", *report.claims)
     put("failures", report.failures)
     for shown in report.shown:
         put_section(shown)
+    body.extend([escape(f"{LEFT_OUT} {report.left_out}.")] if report.left_out else [])
     title = rf"\title{{{escape(report.title)}}}\date{{}}"
     lines = [PREAMBLE, title, r"\begin{document}", r"\maketitle", *body, r"\end{document}", ""]
     return {MAIN: "\n".join(lines), **files}

@@ -26,9 +26,9 @@ from harness.results.contrast import (
     Name,
     Pairs,
     doubt,
-    holm,
     mean_reach,
     reach,
+    risks_of_pairs,
     shrunken,
 )
 from harness.results.record import Record
@@ -158,14 +158,16 @@ class Lead(Generic[Name]):
 def compare(times: Mapping[Name, Times], luck: Sequence[float] = ()) -> list[Ahead[Name]]:
     """Compare every two methods (at a number of parts, say) of one workload, over common seeds; the sooner one first.
 
-    With equal methods any is called ahead in 5 % of cases at most (`contrast.holm`).
+    With equal methods any is called ahead in 5 % of cases at most (`contrast.risks_of_pairs`).
     """
     return judged(leads(times, luck))
 
 
 def judged(found: Sequence[Lead[Name]], risk: float = RISK) -> list[Ahead[Name]]:
     """Return leads judged together, so that all of them err with `risk` at most."""
-    return [lead.ahead(own) for lead, own in zip(found, holm([lead.doubt for lead in found], risk), strict=True)]
+    pairs, spreads = [(lead.method, lead.over) for lead in found], [math.sqrt(lead.variances[0][0]) for lead in found]
+    risks = risks_of_pairs(pairs, [lead.doubt for lead in found], spreads, risk)
+    return [lead.ahead(own) for lead, own in zip(found, risks, strict=True)]
 
 
 def risk_of_look(number: int) -> float:

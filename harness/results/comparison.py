@@ -91,7 +91,7 @@ def pair(before: Sequence[Record], after: Sequence[Record]) -> Pairing:
             name = record.trial if ids else json.dumps([config.get(key, absent) for key in keys if key not in apart])
             if (other := named.setdefault(name, record)) is not record:
                 what = f"'{other.label}' and '{record.label}' differ in {', '.join(apart)} only"
-                raise UserError(what, key=side, fix="leave one of them out: --only")
+                raise UserError(what, key=side, fix="name the directory of a suite, or of a trial, with one of them")
         return named
 
     partners, others = by_name("A", before, mine), by_name("B", after, yours)

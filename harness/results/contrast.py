@@ -26,6 +26,7 @@ PLANNED = 0.03  # deviation of log(one run / another) that is assumed until repe
 FEW_METHODS = 4  # besides the first: of fewer one that is wild would decide what is usual
 FEW_CELLS = 6  # of fewer independent cells the usual variance is no distribution's, but the mean
 UNLIKE = 0.05  # share of alike cells that would count by their own scatter alone
+WILD = 2.0  # a method whose pairs scatter by so much more than all scatters unlike the others
 GROSS = math.log(4)  # two single runs differ beyond this factor, unless runs scatter by a deviation of some 50 %
 POWER = 0.9  # chance that a planned number of runs shows a change
 MOST = 100  # runs that are planned
@@ -153,6 +154,10 @@ class Contrast:
         if known is None:
             return 1.0
         return doubt(abs(float(level.sizes.mean())) - level.bound, [*known, (level.variance, level.freedom)])
+
+    def spread(self, index: int) -> float:
+        """Return the error of a cell's mean, 0 if unknown."""
+        return math.sqrt(self._variances[0][index] / len(self.cells[index].sizes))
 
     def _of_mean(self, index: int) -> list[tuple[float, float]] | None:
         """Return the variance of a cell's mean with its degrees of freedom; None of one pair."""
@@ -380,12 +385,52 @@ def every_two(pairs: Mapping[tuple[Name, Name], Pairs], metric: Metric) -> Contr
 def all_pairs(pairs: Mapping[tuple[Name, Name], Pairs], metric: Metric) -> dict[tuple[Name, Name], Estimate]:
     """Return how every two of several methods differ, the second as B and the first as A.
 
-    With equal methods any pair is sure with a probability of `RISK` at most (Holm, Scandinavian Journal of Statistics
-    6(2), 1979): those that are surely behind any other are not the best, and the rest contain it.
+    With equal methods any pair is sure with a probability of `RISK` at most (`risks_of_pairs`): those that are surely
+    behind any other are not the best, and the rest contain it.
     """
-    contrast = every_two(pairs, metric)
-    risks = holm([contrast.doubt(index) for index in range(len(pairs))])
-    return {name: contrast.row(index, risks[index]) for index, name in enumerate(pairs)}
+    contrast, names = every_two(pairs, metric), list(pairs)
+    worse = [metric.worse(contrast.row(index, RISK).size) for index in range(len(names))]
+    ordered = [(one, other) if second else (other, one) for (one, other), second in zip(names, worse, strict=True)]
+    indices = range(len(names))
+    risks = risks_of_pairs(ordered, [contrast.doubt(i) for i in indices], [contrast.spread(i) for i in indices])
+    return {name: contrast.row(index, risks[index]) for index, name in enumerate(names)}
+
+
+def risks_of_pairs(
+    pairs: Sequence[tuple[Name, Name]], doubts: Sequence[float], spreads: Sequence[float], whole: float = RISK
+) -> list[float]:
+    """Return the risk at which each pair of methods is judged, the better first: all err with `whole` at most.
+
+    One of the methods is the best. Whichever it is, only its pairs with the others matter, of which there are as many
+    as others (Edwards and Hsu, Journal of the American Statistical Association 78, 1983); what may be the best stays,
+    and what is surely behind each that stays is behind the best. A quarter of the risk is for all pairs at once (Holm,
+    Scandinavian Journal of Statistics 6(2), 1979). Nothing is surely behind a method that scatters much more than
+    others: if that is the best, all pairs at once have the whole risk. `doubts`, `spreads` [pairs]: p-values, and
+    errors of the means. Of three methods and fewer every two are as few.
+    """
+    others = len({name for pair in pairs for name in pair}) - 1
+    every = holm(doubts, whole)
+    if others <= 2:
+        return every
+    behind: dict[Name, set[Name]] = {name: set() for pair in pairs for name in pair}
+    anything, share, usual = set[Name](), 0.75 * whole / others, WILD * float(np.median(spreads))
+    own = {name: [s for pair, s in zip(pairs, spreads, strict=True) if name in pair] for name in behind}
+    wild = {name for name, found in own.items() if np.median(found) > usual}
+    for (better, worse), each, risk in zip(pairs, doubts, every, strict=True):
+        if each < risk:
+            anything.add(worse)
+        if each < (risk if worse in wild else share):
+            behind[worse].add(better)
+    best = {name for name, ahead in behind.items() if not ahead}
+    all_at_once, known = best & wild, best - wild
+
+    def judged(better: Name, worse: Name, least: float, risk: float) -> float:
+        if worse in best or not known <= behind[worse] or (all_at_once and worse not in anything):
+            return least
+        return max(least, min(share, risk) if all_at_once else share) if better in known else least
+
+    least = holm(doubts, whole / 4)
+    return [judged(*pair, low, high) for pair, low, high in zip(pairs, least, every, strict=True)]
 
 
 def holm(doubts: Sequence[float], whole: float = RISK) -> list[float]:

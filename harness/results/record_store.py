@@ -43,6 +43,7 @@ class KeptSuite(BaseModel):
     name: str
     claims: tuple[Claim, ...] = ()
     trials: tuple[TrialConfig, ...] = Field((), description="every trial of it, selected to run or not")
+    decided: str = Field("", description="why `run --until decided` ended; empty where it has not, or was not asked")
 
     @property
     def looks(self) -> tuple[tuple[int, ...], ...]:
@@ -339,10 +340,18 @@ def read_records(path: Path, *, required: bool = False) -> dict[Path, Record]:
     return {place: at_middle(record, known[place.parent]) for place, record in found.items()}
 
 
+def require_directory(path: Path) -> None:
+    """UserError unless it is a directory, with what a suite's file or name may mean."""
+    if not path.is_dir():
+        meant = Path("results") / path.stem
+        what = "is a file, no directory of results" if path.exists() else "no such directory of results"
+        fix = f"did you mean {meant}?" if meant.is_dir() else "run `harness run SUITE` first"
+        raise UserError(what, file=path, fix=fix)
+
+
 def record_places(path: Path) -> list[Path]:
     """Return the directories of the records under a results directory, a suite's or a trial's."""
-    if not path.is_dir():
-        raise UserError("no such directory of results", file=path, fix="run `harness run SUITE` first")
+    require_directory(path)
     if (path / RECORD_FILE).is_file():
         return [path]
     if records := records_under(path):

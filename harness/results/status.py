@@ -5,20 +5,23 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import UserError
 from harness.results.leases import HEARTBEAT_S, RunnerInfo, Runners
 from harness.results.record import RECORD_FILE, Record
-from harness.results.record_store import SUITE_FILE, read_at, read_suite, records_under
+from harness.results.record_store import SUITE_FILE, read_at, read_suite, records_under, require_directory
+from harness.suite.schema import TrialConfig
 
 
 @dataclass(frozen=True)
 class SuiteState:
     """A suite's trials at one moment.
 
-    `ended`: their records, without figures; `running`: by whom, `lost`: runners that died with one, and how they ended.
+    `ended`: their records, without figures; `running`: by whom, `lost`: runners that died with one, and how they ended;
+    `seeds`: of `run --until decided` how many each configuration has, with which label; `decided`: why it ended.
     """
 
     name: str
@@ -26,6 +29,8 @@ class SuiteState:
     ended: list[Record]
     running: list[RunnerInfo]
     lost: list[tuple[RunnerInfo, str]]
+    seeds: Sequence[tuple[str, int]] = ()
+    decided: str = ""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -39,8 +44,8 @@ class SuiteState:
 
     @property
     def over(self) -> bool:
-        """Whether every trial has a record."""
-        return len(self.ended) >= self.total
+        """Whether every trial has a record, and no round of fresh seeds follows."""
+        return len(self.ended) >= self.total and (not self.seeds or bool(self.decided))
 
 
 class SuiteWatch:
@@ -65,6 +70,8 @@ class SuiteWatch:
             ended=ended,
             running=[info for info, why in busy if why is None],
             lost=[(info, why) for info, why in busy if why is not None],
+            seeds=_seeds(suite.trials, ended) if suite and suite.looks else (),
+            decided=suite.decided if suite else "",
         )
 
     def silent(self) -> frozenset[str]:
@@ -91,10 +98,19 @@ class SuiteWatch:
         return self._records[path][1]
 
 
+def _seeds(trials: Iterable[TrialConfig], ended: Sequence[Record]) -> list[tuple[str, int]]:
+    labels, found = {each.trial: each.label for each in ended}, dict[str, list[TrialConfig]]()
+    for trial in trials:
+        found.setdefault(trial.seedless, []).append(trial)
+    return [
+        (labels.get(own[0].id, own[0].label).removesuffix(f" seed={own[0].seed}"), len({each.seed for each in own}))
+        for own in found.values()
+    ]
+
+
 def suite_directories(place: Path) -> list[Path]:
     """Return the suites' directories that `place` is or holds; UserError if there are none."""
-    if not place.is_dir():
-        raise UserError("no such directory of results", file=place)
+    require_directory(place)
     if (place / SUITE_FILE).is_file() or records_under(place):
         return [place]
     found = sorted(path.parent for path in place.glob(f"*/{SUITE_FILE}"))

@@ -40,6 +40,12 @@ class TuningTrial(BaseModel):
         return bool(self.point)
 
 
+class ChangedTrial(TuningTrial):
+    """A trial of what was chosen but for a change; it is no trial of the search, and cannot be chosen."""
+
+    change: str = Field(description='"settings of METHOD", "layers 3", "hidden 64"')
+
+
 class TunedMethod(BaseModel):
     """A method on a data set: every trial of its search, and the one whose settings were chosen."""
 
@@ -51,6 +57,7 @@ class TunedMethod(BaseModel):
     tried: tuple[TuningTrial, ...]
     chosen: str | None = Field(description="id of the trial whose settings were chosen; None: all failed")
     study: int | None = Field(description="its study: that of median success")
+    changed: tuple[ChangedTrial, ...] = Field((), description="trials of what was chosen but for a change")
 
     @property
     def best(self) -> TuningTrial | None:

@@ -334,10 +334,11 @@ class NetworkAccount:
 
     def _open(self) -> Iterator[tuple[str, int]]:
         """Yield what is open and could move rows, and its descriptor: sockets, pipes and shared memory."""
+        folder = f"{self._proc}/fd"  # of hundreds; joining paths would take most of the time
         with suppress(OSError):
-            for number in os.listdir(self._proc / "fd"):
+            for number in os.listdir(folder):
                 with suppress(OSError):
-                    name = os.readlink(self._proc / "fd" / number)
+                    name = os.readlink(f"{folder}/{number}")
                     if name.startswith(("socket:", "pipe:", "/dev/shm/", "/memfd:")):
                         yield name, int(number)
 

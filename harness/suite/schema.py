@@ -133,6 +133,11 @@ class TrialConfig(Spec):
         return self if self.data is None else self.model_copy(update={"data": None})
 
     @property
+    def seedless(self) -> str:
+        """What its id would be with seed 0: the same of all seeds and repeats, on any data."""
+        return self.model_copy(update={"seed": 0, "repeat": 0, "data": None}).id
+
+    @property
     def id(self) -> str:
         """First 12 hex digits of the SHA-256 of the configuration as canonical JSON.
 
@@ -374,6 +379,11 @@ class Suite(Spec):
     network: Annotated[
         tuple[Annotated[NetworkSpec | None, BeforeValidator(_network)], ...], BeforeValidator(_variants)
     ] = Field((None,), min_length=1, description="shaped networks between ranks; none: the loopback")
+    shaping: Literal["needed", "optional"] = Field(
+        "needed",
+        description="where this machine cannot shape a network: skip its trials, or run them over the loopback, from "
+        "which the report projects",
+    )
     timing: Timing = Field("plain", description="how epochs are timed: with barriers, without, only whole, or not")
     traffic: TrafficMode = Field("count", description="verify: compare counted bytes with the interface's")
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(

@@ -92,7 +92,8 @@ def suite_file(asked: Path | None) -> Path | None:
     if file is None:
         close = nearest(name, {*shipped(), *(path.stem for path in shipped().values())})
         with_suffix = asked.with_name(f"{asked.name}.yaml")
-        listed = close if close.startswith("did") else "`harness suites` lists those that are shipped"
+        listed = "it is a directory: name a file" if asked.is_dir() else "`harness suites` lists those that are shipped"
+        listed = close if close.startswith("did") else listed
         fix = f"did you mean {with_suffix}?" if with_suffix.is_file() else listed
         raise UserError(f"neither a file nor a shipped suite: '{asked}'", key="SUITE", fix=fix)
     return file

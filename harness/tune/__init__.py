@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,18 @@ from optuna.trial import FrozenTrial
 from harness.errors import UserError
 from harness.registry import whole_entries
 from harness.results.record_store import ResultStore, read_at
-from harness.results.tuned import TunedMethod, Tuning, TuningTrial
+from harness.results.tuned import ChangedTrial, TunedMethod, Tuning, TuningTrial
+from harness.runtime.method import METHODS
 from harness.suite.schema import MethodSettings, Suite, TrialConfig
 from harness.suite.sections import Goal, RelativeTarget
 from harness.suite.suite_file import as_written
-from harness.tune.space import Searched, Subject, settings_with
+from harness.tune.space import Point, Searched, Subject, settings_with
 from harness.tune.study import Chosen, Curve, Rungs, Study, Tried, asha_rungs, choose, curve_of, studies_at, success
 
 JOURNAL = "optuna.journal"
+
+Change = tuple[str, Point, Mapping[str, int]]
+"""Of what was chosen: what is other than it, the settings, and the model's `layers` or `hidden`."""
 
 Run = Callable[[Suite, Sequence[TrialConfig], ResultStore], int]
 """Runs trials into a store and returns the exit code of the runner."""
@@ -33,6 +37,7 @@ class Found:
     chosen: Chosen | None
     target: float | None
     tried: tuple[tuple[int, Tried], ...]  # with its study
+    changed: tuple[tuple[str, Tried], ...] = ()  # with the change to what was chosen
 
     @property
     def trials(self) -> int:
@@ -179,6 +184,58 @@ class Tuner:
         chosen = choose(tried, spec.goal, target, spec.budget.seconds)
         return Found(subject, chosen, target, tuple((i, each) for i, study in enumerate(tried) for each in study))
 
+    def try_changes(self, found: Sequence[Found], *, cross: bool, sensitivity: bool) -> tuple[list[Found], int]:
+        """Run a trial of each change to what was chosen, with the seed of its study; returns also the runner's code.
+
+        `cross`: the shared settings of the other family's best method (Bajaj et al., PVLDB 18(4), 2024); `sensitivity`:
+        a layer more and less, twice and half the width.
+        """
+        asked = [
+            (each, run, change, point, self.searched.trial(each.subject, point, each.chosen.study, size=size))
+            for each in found
+            if each.chosen is not None
+            for run, changes in ((cross, self._crossed(each, found)), (sensitivity, self._resized(each)))
+            for change, point, size in changes
+        ]
+        todo = {trial.id: trial for _, run, _, _, trial in asked if run}
+        code = self.run(self.suite, list(todo.values()), self.store) if todo else 0
+        finished, changed = self.store.finished(), dict[int, list[tuple[str, Tried]]]()
+        for i, (each, run, change, point, trial) in enumerate(asked):
+            earlier = trial.id not in {tried.trial for _, tried in each.tried}  # an earlier call asked for it
+            if trial.id in finished and (run or earlier):
+                curve = self._curve(trial) if finished[trial.id] == "ok" else None
+                changed.setdefault(id(each), []).append((change, Tried(i, trial.id, dict(point), curve)))
+        return [replace(each, changed=tuple(changed.get(id(each), ()))) for each in found], code if code > 1 else 0
+
+    def _crossed(self, each: Found, found: Sequence[Found]) -> Iterator[Change]:
+        """Yield the settings of the best method of the other family; those of the method's own options stay."""
+        others = [
+            other
+            for other in found
+            if other.subject.dataset == each.subject.dataset
+            and other.chosen is not None
+            and self._family(other) != self._family(each)
+        ]
+        if others and each.chosen is not None:
+            best = max(others, key=lambda other: other.chosen.success if other.chosen else 0.0)
+            assert best.chosen is not None
+            own, theirs = each.chosen.tried.point, best.chosen.tried.point
+            point = {k: v for k, v in own.items() if "." not in k} | {k: v for k, v in theirs.items() if "." in k}
+            yield f"settings of {best.subject.method.name}", point, {}
+
+    def _family(self, each: Found) -> str:
+        return self.searched.suite.catalogue().find(METHODS, each.subject.method.name).value.family
+
+    def _resized(self, each: Found) -> Iterator[Change]:
+        assert each.chosen is not None
+        point = each.chosen.tried.point
+        model = self.searched.trial(each.subject, point, each.chosen.study).model
+        for layers in (model.layers - 1, model.layers + 1):
+            if layers > 0:
+                yield f"layers {layers}", point, {"layers": layers}
+        for hidden in (model.hidden // 2, 2 * model.hidden):
+            yield f"hidden {hidden}", point, {"hidden": hidden}
+
     def outcome(self, found: Sequence[Found]) -> Tuning:
         """Return all that was tried, chosen and spent, as it is kept."""
         spec = self.searched.spec
@@ -195,6 +252,13 @@ class Tuner:
                     tried=tuple(self._kept(study, tried, each.target) for study, tried in each.tried),
                     chosen=each.chosen.tried.trial if each.chosen else None,
                     study=each.chosen.study if each.chosen else None,
+                    changed=tuple(
+                        ChangedTrial(
+                            change=change,
+                            **self._kept(each.chosen.study if each.chosen else 0, tried, each.target).model_dump(),
+                        )
+                        for change, tried in each.changed
+                    ),
                 )
                 for each in found
             ),

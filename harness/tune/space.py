@@ -78,13 +78,13 @@ class Searched:
         return self.suite.source.error(("tuning", *path), message, fix)
 
     def subjects(self) -> list[Subject]:
-        """Return each method on each data set, in the suite's order.
+        """Return each method on each data set, in the suite's order; of several networks on the first.
 
         Raises:
             UserError: the suite is not one workload a data set, or its space is not one of its methods.
         """
         suite = self.suite
-        for section in ("model", "train", "partition", "network"):
+        for section in ("model", "train", "partition"):
             if (count := len(getattr(suite, section))) > 1:
                 what = f"`{section}` has {count} variants: a method is tuned for one"
                 raise self.error((), what, f"leave one, or override it: --set {section}...=VALUE")
@@ -92,7 +92,8 @@ class Searched:
         if suite.timing == "off" and asks_time:
             what = "the tuning asks for seconds, and epochs are not timed with `timing: off`"
             raise suite.source.error(("timing",), what, "timing: wall")
-        trials = expand(suite, device=self.device, data_dir=self.data_dir)
+        on_first = suite.model_copy(update={"network": suite.network[:1]})
+        trials = expand(on_first, device=self.device, data_dir=self.data_dir)
         found: dict[tuple[str, str], Subject] = {}
         for trial in trials:
             if trial.seed != suite.seeds[0] or trial.repeat:
@@ -166,9 +167,14 @@ class Searched:
                     raise self.error(path, error.message.split("\n")[0], error.fix) from error
 
     def trial(
-        self, subject: Subject, point: Point, study: int, rungs: tuple[tuple[float, float], ...] = ()
+        self,
+        subject: Subject,
+        point: Point,
+        study: int,
+        rungs: tuple[tuple[float, float], ...] = (),
+        size: Mapping[str, int] | None = None,
     ) -> TrialConfig:
-        """Return the trial of a point; UserError if a value of it is none."""
+        """Return the trial of a point; UserError if a value of it is none. `size`: other `layers`, `hidden`."""
         suite, name, dataset = self.suite, subject.method.name, subject.dataset
         entry = next(entry for entry in suite.methods if entry.name == name)
         settings = settings_with(suite.per_method.get(name, MethodSettings()), dataset.name, point)
@@ -177,6 +183,7 @@ class Searched:
             update={
                 "datasets": (dataset,),
                 "methods": (entry,),
+                "network": suite.network[:1],
                 "per_dataset": {key: own for key, own in suite.per_dataset.items() if key == dataset.name},
                 "per_method": {name: settings.model_copy(update={"per_dataset": kept})},
                 "seeds": (seed_of(study),),
@@ -188,7 +195,8 @@ class Searched:
         train = trial.train
         if self.spec.budget.seconds is not None:
             train = train.model_copy(update={"seconds": self.spec.budget.seconds})
-        return trial.model_copy(update={"train": train, "tuning": TuningRun(study=study, rungs=rungs)})
+        model = trial.model.model_copy(update=size)
+        return trial.model_copy(update={"train": train, "model": model, "tuning": TuningRun(study=study, rungs=rungs)})
 
 
 FEWEST_SEEDS = 5

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,11 @@ import pytest
 from report.fake import ENVIRONMENT, write_results
 
 from harness.cli import main
+from harness.cli.compare import cells
+from harness.metrics import find_metric
+from harness.results.comparison import Compared
 from harness.results.record_store import ResultStore, read_at, record_places
+from harness.results.stats import Interval
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -60,6 +66,41 @@ def test_a_slowdown_is_told_and_fails(before: Path, tmp_path: Path, run: Run) ->
     code, out, _ = run("compare", before, after)
     assert code == 0
     assert "1.300" in out
+
+
+def test_two_seeds_that_scatter_have_no_interval(before: Path, tmp_path: Path, run: Run) -> None:
+    """One takes a third as long, the other three times: the ends of the interval would be far more than 100 apart."""
+    for place in record_places(before):
+        record = read_at(place)
+        result = record.result | {"epoch_time_s": record.result["epoch_time_s"] * (1 / 3, 3)[record.config["seed"]]}
+        ResultStore(tmp_path / "b", "demo").commit(record.trial, record.model_copy(update={"result": result}), [], "")
+    code, out, _ = run("compare", before, tmp_path / "b")
+    rows = [re.split("  +", line) for line in out.splitlines() if "  cannot tell" in line]
+    assert (code, [row[-2] for row in rows][:2]) == (0, ["none (2 seeds)"] * 2)
+    low, high = (float(row[end]) for end in ("low", "high") for row in csv_rows(run, before, tmp_path / "b")[:1])
+    assert high > 100 * low
+
+
+def csv_rows(run: Run, *arguments: object) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(run("compare", *arguments, "--format", "csv")[1])))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "metric", "said"),
+    [
+        (0.9, 1.2, "epoch_time_s", "[0.900, 1.200]"),
+        (0.5, 51.0, "epoch_time_s", "none (2 seeds)"),
+        (0.5, math.inf, "time_to_target_s", "none (2 seeds)"),
+        (1.3, math.inf, "time_to_target_s", "at least 1.300"),
+        (0.0, 0.8, "time_to_target_s", "at most 0.800"),
+        (0.0, 3.0, "time_to_target_s", "none (2 seeds)"),
+        (0.001, 0.4, "best_val", "[+0.10, +40.00]"),  # a difference: that it begins near 0 says nothing of its width
+    ],
+)
+def test_an_interval_whose_ends_say_nothing_is_not_shown(low: float, high: float, metric: str, said: str) -> None:
+    found = Interval(math.sqrt(low * min(high, 100)), low, high)
+    row = Compared("", 2, 1.0, 2.0, 2.0, found.centre, found, "", worse=False, needs="", drift="none")
+    assert cells(row, find_metric(metric))[-1] == said
 
 
 def test_results_against_themselves_are_the_same(before: Path, run: Run) -> None:
@@ -115,6 +156,12 @@ def test_a_trial_that_fails_now_fails(before: Path, tmp_path: Path, run: Run) ->
         (("--metric", "epoch_time"), "did you mean 'epoch_time_s'?"),
         (("--metric", "accuracy"), "'accuracy' is no metric of a trial (did you mean 'best_val' or 'test_at_best_val'"),
         (("--metric", "test_accuracy"), "(did you mean 'test_at_best_val'"),
+        (("--metric", "test_acc"), "(did you mean 'test_at_best_val'"),
+        (("--metric", "nope"), "'nope' is no metric of a trial (docs/measurements.md has all)"),
+        (
+            ("--metric", "epoch_time_s,best_val"),
+            "two directories are compared by one metric, not 'epoch_time_s,best_val'",
+        ),
         (("--fail-on", "much"), "'much' is no percentage (e.g. 5%)"),
         (("--fail-on", "5%", "--metric", "boundary_nodes"), "nothing says whether more or less"),
         (("--metric", "energy_gpu_j"), "has 'energy_gpu_j'"),
@@ -124,6 +171,23 @@ def test_mistakes(before: Path, run: Run, arguments: tuple[str, ...], said: str)
     code, _, err = run("compare", before, before, *arguments)
     assert code == 2
     assert said in err
+
+
+def test_a_name_of_a_suite_finds_its_results(before: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `harness run demo` wrote is in results/demo."""
+    (before / "results").symlink_to(before)
+    monkeypatch.chdir(before)
+    for command in (("status", "demo.yaml"), ("compare", "demo.yaml", "results"), ("report", "demo.yaml")):
+        code, _, err = run(*command)
+        said = "error: demo.yaml: no such directory of results (did you mean results/demo?)\n"
+        assert (code, err) == (2, said)
+    (before / "results").unlink()
+
+
+def test_a_file_in_the_place_of_a_reports_directory_is_named(before: Path, tmp_path: Path, run: Run) -> None:
+    (tmp_path / "out").write_text("")
+    code, _, err = run("report", before, "--out", tmp_path / "out", "--format", "md")
+    assert (code, err.count("\n"), f"{tmp_path / 'out'}: " in err, "name another" in err) == (2, 1, True, True)
 
 
 def test_merged_results_compare(before: Path, tmp_path: Path, run: Run) -> None:
@@ -241,6 +305,7 @@ def test_methods_on_other_machines_are_refused(methods: Path, tmp_path: Path, ru
         (("B", "--against", "full"), "--against: needs --method"),
         (("--method", "our"), "--method: no trial of 'our' (did you mean 'ours'?)"),
         (("--method", "ours", "--against", "ful"), "--against: no trial of 'ful' (did you mean 'full'?)"),
+        (("--method", "ours", "--against", "ours"), "--against: nothing but 'ours' itself to hold it against (there: "),
         (("--method", "ours", "--metric", "accuracy"), "--metric: 'accuracy' is no metric of a trial (did you mean"),
         (("--method", "ours", "--metric", "energy_gpu_j"), "have energy_gpu_j"),
         (("--method", "ours", "--metric", "boundary_nodes", "--fail-on", "5"), "nothing says whether more or less"),

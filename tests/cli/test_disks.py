@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launch.tiny import write_suite
+from launch.tiny import fake_ranks, write_suite
 from support.tiers import tiered
 
 from harness import errors
 from harness.cli import main
-from harness.launch import machines
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.timeout(120)
@@ -31,10 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
-    real = machines.run_group
-    monkeypatch.setattr(
-        machines, "run_group", lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"})
-    )
+    fake_ranks(monkeypatch)
     return tmp_path
 
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from launch.tiny import Silent, write_suite
 from report.fake import ENVIRONMENT, epoch_rows, make_ranks, without_epochs
 
 from harness.cli import main
 from harness.cli.until import Budget, run_until_decided
 from harness.errors import UserError
+from harness.launch.runner import run_suite
+from harness.launch.slots import RunOptions
 from harness.report.sections import make_sections
 from harness.report.summary import answer_sentence
 from harness.results.censored import Times, compare_at_looks, risk_of_look
 from harness.results.contrast import RISK
 from harness.results.frames import load_inputs
 from harness.results.record import Record
-from harness.results.record_store import ResultStore, kept
+from harness.results.record_store import SUITE_FILE, ResultStore, kept, read_suite
 from harness.results.reduce import reduce
+from harness.results.status import SuiteWatch
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
 from harness.suite.suite_file import load_suite
@@ -187,3 +193,78 @@ def test_a_mistake_is_refused_before_anything_is_read_or_downloaded(more: list[s
         main(["run", "reddit", "--until", "decided", "--results", str(tmp_path / "r"), *more])
     assert ended.value.code == 2
     assert not (tmp_path / "r").exists()
+
+
+def test_status_counts_no_seeds_that_will_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """The rounds are as `run_until_decided` asks for them; ranks are fakes."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[1]), prepend=os.pathsep)
+    suite, data = load_suite(write_suite(tmp_path)), tmp_path / "data"
+    store, options = (
+        ResultStore(tmp_path / "results", suite.name),
+        RunOptions(data_dir=data, worker="launch.fake_worker"),
+    )
+
+    def round_of(count: int, *parts: int) -> list[str]:
+        rounds = suite.model_copy(update={"seeds": tuple(range(count)), "first_look": 1})
+        every = expand(rounds, data_dir=data)
+        asked = [trial for trial in every if trial.seed == count - 1 and trial.partition.parts in parts]
+        assert run_suite(rounds, asked, store, options, Silent()) == 0
+        return said()
+
+    def said() -> list[str]:
+        with pytest.raises(SystemExit):
+            main(["status", str(store.root)])
+        return capsys.readouterr().out.splitlines()
+
+    watch = SuiteWatch(store.directory)
+    assert round_of(1, 1, 2) == [
+        "tiny: 2 trials: 2 ended (2 ok), 0 running, 0 to run",
+        "not decided yet: 2 of 2 configurations may still be the fastest, with 1 seed so far",
+    ]
+    assert not watch.state().over  # a round may follow
+    first, then, head, row = round_of(2, 1)
+    assert first == "tiny: 3 trials: 3 ended (3 ok), 0 running, 0 to run"
+    assert then == "not decided yet: 1 of 2 configurations may still be the fastest, with 2 seeds so far"
+    assert (head.split("  ")[0], row.split()[-2:]) == ("gets no more seeds", ["chunk", "1"])
+    assert "P=2" in row
+    store.keep_suite(read_suite(store.directory / SUITE_FILE).model_copy(update={"decided": "decided with 2 seeds"}))
+    assert said()[1] == "decided with 2 seeds"
+    assert watch.state().over
+
+
+def _untested(rows: Callable[[Any], list[dict[str, Any]]], ranks: Any) -> list[dict[str, Any]]:
+    return [row | {"test_score": None} for row in rows(ranks)]
+
+
+def test_what_was_tuned_is_trained_until_it_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fresh seeds go to what may still be the fastest; begun again, nothing is run twice, and it ends the same."""
+    ran: list[TrialConfig] = []
+
+    def run_suite(suite: Suite, trials: Sequence[TrialConfig], store: ResultStore, *_: object) -> int:
+        store.directory.mkdir(parents=True, exist_ok=True)
+        store.keep_suite(kept(suite, expand(suite)))
+        for trial in trials:
+            if trial.id not in store.finished():
+                ran.append(trial)
+                _commit(store, trial, {("full", 2): 1.0, ("graphsage", 2): 1.02, ("bns-gcn", 2): 9.0}, 0.05)
+        return 0
+
+    monkeypatch.setattr("harness.launch.runner.run_suite", run_suite)
+    monkeypatch.setitem(globals(), "epoch_rows", partial(_untested, epoch_rows))
+    file = tmp_path / "tiny.yaml"
+    file.write_text(
+        "name: tiny\ndatasets: [digits]\ntrain: {epochs: 30, eval_every: 5}\npartition: {parts: 2}\n"
+        "methods: [full, graphsage, bns-gcn]\nseeds: [0, 1, 2, 3, 4]\ndevice: cpu\n"
+        "tuning: {budget: {trials: 1}, goal: time_to_target, target: 0.6}\n"
+    )
+    command = ["tune", str(file), "--until", "decided", "--budget", "6 trials", "--results", str(tmp_path)]
+    for _ in range(2):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert ended.value.code == 0
+    search, first, more = ran[:3], ran[3:18], ran[18:]
+    assert {trial.seed for trial in search} == {10_000}
+    assert {trial.seed for trial in first} == {0, 1, 2, 3, 4}
+    assert {trial.method.name for trial in more} == {"full", "graphsage"}
+    assert len(more) == 6
+    assert {trial.seed for trial in more} == {5, 6, 7}

@@ -18,6 +18,7 @@ PAGES = [
     "README.md",
     "CONTRIBUTING.md",
     *(f"docs/{name}.md" for name in ("running", "suites", "data", "tuning", "report")),
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "gallery").glob("*.md")),
 ]
 LONGEST = 900  # words
 
@@ -52,6 +53,19 @@ def test_its_commands_are_commands(page: str) -> None:
         if command.params[0].name == "suite" and rest and not rest[0].startswith("-"):
             name = rest[0].removeprefix("suites/").removesuffix(".yaml")
             assert name in {*shipped(), "mine", "example", "FILE", "SUITE"}, words
+
+
+def test_the_gallery_has_six_short_pages_with_a_small_picture_each() -> None:
+    pages = sorted((ROOT / "docs" / "gallery").glob("*.md"))
+    listed = re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "gallery" / "index.md").read_text())
+    assert len(listed) == 6
+    assert sorted([*listed, "index.md"]) == [page.name for page in pages]
+    for page in pages:
+        text = page.read_text()
+        assert len(text.split()) <= 350
+        pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", text)
+        assert len(pictures) == (page.name != "index.md")
+        assert all(0 < (page.parent / picture).stat().st_size <= 60_000 for picture in pictures)
 
 
 def test_the_readmes_commands_are_there() -> None:

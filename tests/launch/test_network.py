@@ -13,7 +13,7 @@ from support.exchanges import exchanges, rates
 
 from harness.errors import UserError
 from harness.launch import network as module
-from harness.launch.network import network, why_not
+from harness.launch.network import network, shaped_if_possible, why_not
 from harness.launch.planner import plan
 from harness.launch.process import placements_of
 from harness.launch.runner import run_suite
@@ -38,8 +38,8 @@ def test_without_a_network_ranks_are_on_the_loopback() -> None:
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("world", [2, 3])
-def test_ranks_reach_each_other_in_namespaces(tmp_path: Path, world: int) -> None:
+def test_ranks_reach_each_other_in_namespaces(tmp_path: Path) -> None:
+    world = 3
     devices = set(os.listdir("/sys/class/net"))
     size = 1_000_000
     reports = exchanges(NetworkSpec(), world, [size], tmp_path)
@@ -172,6 +172,20 @@ def test_a_trial_whose_network_cannot_be_had_is_skipped(tmp_path: Path, monkeypa
     assert run_suite(suite, trials, store, options, Silent()) == 0
     records = [read_at(store.directory / trial.id) for trial in trials]
     assert [(record.status, record.reason) for record in records] == [("ok", None), ("skipped", REFUSED)]
+
+
+def test_a_suite_whose_shaping_is_optional_runs_over_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = Suite.model_validate(
+        {"name": "s", "datasets": ["digits"], "methods": ["full"], "network": ["none", "1gbit", "10gbit"], "seeds": [0]}
+    )
+    said: list[str] = []
+    lacking = {"1gbit": "no user namespaces"}
+    monkeypatch.setattr("harness.launch.network.why_not", lambda spec: lacking.get(spec.label))
+    assert [spec and spec.label for spec in shaped_if_possible(suite, said.append).network] == [None, "10gbit"]
+    assert said == ["no user namespaces; trials run over the loopback instead, from which the report projects"]
+    lacking.clear()
+    assert shaped_if_possible(suite, said.append).network == suite.network
+    assert len(said) == 1
 
 
 @pytest.mark.root

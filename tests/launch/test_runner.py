@@ -62,7 +62,7 @@ class Bench:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
         self.directory, self.patch = directory, monkeypatch
-        self.file, self.data = write_suite(directory), directory / "data"
+        self.file, self.data = write_suite(directory, shared=True), directory / "data"
         monkeypatch.setenv("HARNESS_DATA", str(self.data))
         self.store = ResultStore(directory / "results", "tiny")
 
@@ -253,6 +253,7 @@ def test_data_is_prepared_once_and_a_failure_is_remembered(monkeypatch: pytest.M
         return GroupResult([RankFailure(0, "error", "ended")], [{"mistake": "x.npz: damaged"}])
 
     bench.patch.setattr("harness.launch.inputs.run_group", prepare)
+    bench.patch.setenv("HARNESS_CACHE", str(bench.directory / "cache"))
     _, told = bench.run()
     assert calls == ["ring"]
     assert {record.reason for record in told.records} == {"x.npz: damaged"}

@@ -9,7 +9,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from harness.launch import machines
 from harness.launch.runner import TrialProgress, run_suite
 from harness.launch.slots import RunOptions
 from harness.results.record_store import ResultStore
@@ -18,6 +20,7 @@ from harness.suite.suite_file import load_suite
 
 SLOW = ("harness.results.frames", "harness.results.environment", "harness.data.partition.cached", "pyarrow.parquet")
 TESTS = Path(__file__).resolve().parents[1]
+FAKE = "launch.fake_worker"
 
 SUITE = """\
 name: tiny
@@ -64,12 +67,29 @@ def _write(path: Path, neighbours: list[list[int]]) -> None:
     )
 
 
-def write_suite(directory: Path, text: str = SUITE) -> Path:
-    """Write the suite file, and the graph beside it in `data`."""
-    write_ring(directory / "data")
+def write_suite(directory: Path, text: str = SUITE, *, shared: bool = False) -> Path:
+    """Write the suite file, and the graph beside it in `data`.
+
+    `shared`: the graph is a link to one that all tests of the cache have in common: it is prepared once for all.
+    """
+    if shared:
+        common = Path(os.environ["HARNESS_CACHE"]).with_name("rings")
+        if not (common / "ring.npz").exists():
+            write_ring(common)
+        (directory / "data").mkdir(parents=True, exist_ok=True)
+        (directory / "data" / "ring.npz").symlink_to(common / "ring.npz")
+    else:
+        write_ring(directory / "data")
     path = directory / "tiny.yaml"
     path.write_text(text)
     return path
+
+
+def fake_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the fake worker be what ranks of this process run, and what their servers are started for."""
+    group, server = machines.run_group, machines.fork_server
+    monkeypatch.setattr(machines, "run_group", lambda *args, **options: group(*args, **options | {"worker": FAKE}))
+    monkeypatch.setattr(machines, "fork_server", lambda worker, env: server(FAKE, env))
 
 
 def run_tiny(directory: Path, variables: dict[str, str]) -> None:
@@ -77,7 +97,7 @@ def run_tiny(directory: Path, variables: dict[str, str]) -> None:
     path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
     os.environ.update(variables, PYTHONPATH=path, HARNESS_DATA=str(directory / "data"))
     suite = load_suite(directory / "tiny.yaml")
-    options = RunOptions(worker="launch.fake_worker", jobs=int(variables.get("JOBS", "1")))
+    options = RunOptions(worker=FAKE, jobs=int(variables.get("JOBS", "1")))
     store = ResultStore(directory / "results", suite.name)
     sys.exit(run_suite(suite, expand(suite), store, options, Silent()))
 

@@ -13,6 +13,7 @@ import pytest
 from report.fake import METHODS, write_results
 from report.measured import one_section, row, texts
 
+from harness.report.sections import Section
 from harness.report.summary import answer_sentence
 from harness.report.views.answer import AnswerView
 from harness.results.record_store import record_places
@@ -131,3 +132,83 @@ def test_of_trials_that_are_not_timed_nobody_is_the_soonest(tmp_path: Path) -> N
     assert untimed.figure() is None
     assert untimed.order == []
     assert "as epochs were not timed" in answer_sentence(untimed.section, "digits")
+
+
+def planted(section: Section, seconds: dict[str, tuple[float, ...]]) -> AnswerView:
+    """The section with trials that take so long to 90 %, by method and seed; -t: not there after t seconds."""
+    rows = []
+    for trial, method, seed in zip(section.ok["trial"], section.ok["method"], section.ok["seed"], strict=True):
+        taken = seconds[method][seed]
+        for epoch in range(4):
+            score = 0.9 if epoch == 3 and taken > 0 else 0.1
+            rows.append({"trial": trial, "rank": 0, "epoch": epoch, "epoch_time_s": abs(taken) / 4, "val_score": score})
+    return AnswerView(replace(section, epochs=pd.DataFrame(rows)))
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Section:
+    place, train = tmp_path_factory.mktemp("three"), {"target": 0.9}
+    return one_section(write_results(place, methods=METHODS[1:], parts=(2,), seeds=SEEDS, train=train))
+
+
+Against = dict[tuple[str, str], str]
+
+
+def against(view: AnswerView) -> Against:
+    """What each row says of each, by their methods."""
+    cells, order = view.distances(view.rows), [*view.order, *(key for key in view.rows if key not in view.order)]
+    found: Against = {}
+    for key, cell in cells.items():
+        assert cell.against is not None
+        found |= {(key[0].method, base[0].method): said for base, said in zip(order, cell.against, strict=True)}
+    return found
+
+
+NOISE = (1.0, 1.1, 0.9, 1.05, 0.97)
+
+
+def test_every_row_says_how_long_it_takes_against_every_other(three: Section) -> None:
+    steady = [t * (1 + 0.02 * (-1) ** i) for i, t in enumerate(NOISE)]
+    own = {"full": NOISE, "graphsage": tuple(2 * t for t in steady), "bns-gcn": (0.4, 3.0, 1.2, 0.7, 2.2)}
+    view = planted(three, own)
+    found = against(view)
+    assert found["full", "full"] == "="
+    longer, sooner = found["graphsage", "full"], found["full", "graphsage"]
+    ratio = np.median(own["graphsage"]) / np.median(NOISE)
+    said, bound = longer.split(", surely at least ")
+    assert said == f"{ratio:.2f} ×"
+    assert 1.8 < float(bound.removesuffix(" ×")) <= ratio
+    turned, other = sooner.split(", surely at most ")
+    assert turned == f"{1 / ratio:.2f} ×"
+    assert 1 / ratio <= float(other.removesuffix(" ×")) < 1 / 1.8
+    assert float(other[:4]) * float(bound[:4]) == pytest.approx(1, abs=0.02)
+    ratio = np.median(own["bns-gcn"]) / np.median(NOISE)
+    assert found["bns-gcn", "full"] == f"{ratio:.2f} ×"  # not significant: no more is said
+    table = view.table()
+    assert table is not None
+    behind = {r.label.split(" ")[0]: (r.cells[2].text, r.cells[2].note) for r in table.rows if r.cells}
+    assert behind["full"] == ("fastest, not significantly", "")
+    assert behind["graphsage"] == (said, "")
+    assert behind["bns-gcn"] == (f"{ratio:.2f} ×", "not significant")
+
+
+def test_of_a_row_that_does_not_arrive_a_bound_is_said(three: Section) -> None:
+    """Three of five seeds had not arrived after 8 s, so that the median is more than that."""
+    view = planted(three, {"full": NOISE, "graphsage": (4.0, -8.0, -8.0, 5.0, -8.0), "bns-gcn": (-0.3,) * 5})
+    found = against(view)
+    for pair, start in ((("graphsage", "full"), "at least 8.00 ×"), (("full", "graphsage"), "at most 0.13 ×")):
+        said, _, bound = found[pair].partition(", surely at ")
+        assert said == start
+        assert bound.startswith(("least", "most"))
+        end, size = float(bound.split()[1]), float(start.split()[2])
+        assert 1 < end <= size if size > 1 else size <= end < 1
+    for pair in (("bns-gcn", "full"), ("full", "bns-gcn"), ("graphsage", "bns-gcn"), ("bns-gcn", "graphsage")):
+        assert found[pair] == "n/a"  # it was trained for less time than the others took: nothing is known
+
+
+def test_of_rows_without_a_common_seed_nothing_is_said(three: Section) -> None:
+    apart = three.frame[(three.frame["method"] == "full") != (three.frame["seed"] > 1)]
+    view = planted(replace(three, frame=apart), dict.fromkeys(("full", "graphsage", "bns-gcn"), NOISE))
+    found = against(view)
+    assert found["graphsage", "full"] == found["full", "graphsage"] == ""
+    assert found["graphsage", "bns-gcn"].endswith(" ×")

@@ -61,7 +61,7 @@ def test_every_table_of_a_report_compiles_and_shows_what_was_written(results_dir
         section, tuple(ShownView(f"s-{key}", key, table, None, (TABLE,)) for key, table in tables.items())
     )
     report = Report(
-        title=HOSTILE, summaries=[], filters=[], environment=[], notes=[], failures=TABLE, overview=TABLE,
+        title=HOSTILE, summaries=[], filters=[], environment=[], notes=[], failures=TABLE,
         shown=[shown], networks=[],
     )  # fmt: skip
     files = latex_files(report)

@@ -156,7 +156,7 @@ def test_its_figure_shows_who_is_on_the_front(write: Write) -> None:
 def test_the_answer_is_open_and_all_else_folded(tmp_path: Path) -> None:
     write_results(tmp_path, methods=(FULL, *BNS), parts=(1, 2), seeds=(0,))
     page = write_report(tmp_path, tmp_path / "out", formats=("html",)).read_text()
-    order = ["leaderboard", "summary", "overview", "notes", "accuracy", "environment", "files"]
+    order = ["leaderboard", "summary", "notes", "time", "environment", "files"]
     places = [re.search(rf'<h[23] id="[a-z-]*{name}"', page) for name in order]
     starts = [place.start() for place in places if place]
     assert len(starts) == len(order)

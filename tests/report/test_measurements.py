@@ -59,26 +59,16 @@ def test_phases_are_those_of_the_epochs_with_barriers(root: Path, tables: dict[s
     assert "those without barriers" in tables["time"].caption
 
 
-def test_the_papers_sums(root: Path, tables: dict[str, Table]) -> None:
-    shown = texts(tables["sums"], "skewed", 2)
-    assert list(shown) == ["Total", "compute", "communication", "wait", "reduce"]
-    communication = phase(root, "skewed", "comm") + phase(root, "skewed", "swap")
-    assert float(shown["communication"]) == pytest.approx(communication, abs=6e-4)
-    rest = [p for p in PHASES if p not in ("comm", "swap", "wait", "reduce")]
-    assert float(shown["compute"]) == pytest.approx(sum(phase(root, "skewed", p) for p in rest), abs=6e-4)
-    assert shown["Total"] == texts(tables["breakdown"], "skewed", 2)["Total"]
-
-
 def test_without_barriers_there_is_no_wait_to_show(write: Write) -> None:
     tables = section_tables(write())
-    assert "wait" not in {*tables["breakdown"].columns, *tables["sums"].columns}
+    assert "wait" not in tables["breakdown"].columns
     assert "waits for slower ones is inside comm and reduce" in tables["breakdown"].caption
 
 
 def test_whole_epochs_have_no_phases(write: Write) -> None:
     section = write(settings={"timing": "wall"})
     tables = section_tables(section)
-    assert not {"breakdown", "sums", "overlap"} & set(tables)
+    assert not {"breakdown", "overlap"} & set(tables)
     assert BreakdownView(section).figure() is None
     assert "timing: wall" in tables["time"].caption
     assert float(tables["time"].rows[0].cells[0].text) > 0
@@ -129,7 +119,7 @@ def test_ranks(root: Path, tables: dict[str, Table]) -> None:
         assert float(shown[head]) == pytest.approx(statistics.mean(map(of, medians)) / size, rel=5e-3)
     imbalance = statistics.mean(max(trial) / statistics.mean(trial) for trial in medians)
     assert float(shown["Imbalance"]) == pytest.approx(imbalance, abs=6e-3)
-    assert "maximum over ranks" in table.caption
+    assert "the slowest rank of each epoch" in table.caption
 
 
 def test_many_ranks_are_not_listed(write: Write) -> None:
@@ -182,9 +172,9 @@ def test_flagged_trials_are_marked_beside_their_time(root: Path, write: Write, t
     assert not [note for note in make_notes(old, make_sections(old)) if note.lead.startswith("Flagged")]
 
 
-@pytest.mark.parametrize("noisy", [True, False])
-def test_noise_is_flagged_with_its_width(write: Write, tmp_path: Path, noisy: bool) -> None:
-    write()
+@pytest.mark.parametrize(("noisy", "seeds"), [(True, 2), (False, 2), (True, 3)])
+def test_noise_of_few_seeds_is_flagged_with_its_width(write: Write, tmp_path: Path, noisy: bool, seeds: int) -> None:
+    write(seeds=tuple(range(seeds)))
     figures = {
         "epoch_time_s": 1.0,
         "epoch_time_low_s": 0.995,
@@ -196,8 +186,9 @@ def test_noise_is_flagged_with_its_width(write: Write, tmp_path: Path, noisy: bo
     sections = make_sections(inputs)
     marked = section_tables(sections[0])["time"].rows[0].cells[0].mark
     found = [note.text for note in make_notes(inputs, sections) if note.lead.startswith("Noisy")]
-    assert (marked, len(found)) == (("‡", 1) if noisy else ("", 0))
-    assert not noisy or "full at P = 2 (6.5 %)" in found[0]
+    shown = noisy and seeds < 3  # of three and more their deviation shows it
+    assert (marked, len(found)) == (("‡", 1) if shown else ("", 0))
+    assert not shown or "full at P = 2 (6.5 %)" in found[0]
 
 
 def test_a_time_to_the_target_is_no_phase(section: Section) -> None:

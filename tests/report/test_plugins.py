@@ -93,7 +93,7 @@ def test_a_plugins_view_is_on_the_page_in_markdown_and_csv(out: Path) -> None:
     page, text = (out / "index.html").read_text(), (out / "report.md").read_text()
     assert '<h3 id="digits-sage-peaks">Peaks and chunks</h3> <span class="setting">' in page
     headings = [line for line in text.splitlines() if line.startswith("### ")]
-    assert headings[headings.index("### Peaks and chunks") - 1] == "### Accuracy"  # in its place
+    assert headings[headings.index("### Peaks and chunks") + 1] == "### Epoch time"  # in its place
     assert "| Method | Peak memory (GiB) | Chunks (MiB) |" in text
     assert "![Peaks and chunks" in text
     assert '<img src="data:image/svg+xml;base64,' in page

@@ -105,14 +105,51 @@ def test_the_answer_stands_first_and_once(tmp_path: Path) -> None:
     assert titles == ["Over all data sets", *["Leaderboard"] * 3]
     assert not any(view.first for shown in report.shown for view in shown.views)
     page = write_report(tmp_path, tmp_path / "out", formats=("html", "md", "latex")).read_text()
-    assert page.index('id="answer"') < page.index('id="summary"') < page.index('id="overview"')
+    assert page.index('id="answer"') < page.index('id="summary"') < page.index('id="notes"')
     text = (tmp_path / "out" / "report.md").read_text()
     assert text.index("## Answer") < text.index("Fastest to target over all data sets") < text.index("## Summary")
     assert text.count("### Fastest to target") == 3
     latex = (tmp_path / "out" / "latex" / "main.tex").read_text()
-    assert latex.index("profile") < latex.index("Overview")
+    assert latex.index("profile") < latex.index("-pareto}")
 
 
 def test_one_data_set_has_no_profile(tmp_path: Path) -> None:
     write_results(tmp_path, methods=METHODS[2:], parts=(2,), datasets=REAL[:1], train={"target": 0.8})
+    assert find_workloads(make_sections(load_inputs(tmp_path))) == []
+
+
+def test_each_data_set_has_a_derived_target_where_none_is_asked_for(tmp_path: Path) -> None:
+    """`full` reaches another score on each, from which one point is taken."""
+    write_results(tmp_path, methods=METHODS[2:], parts=(2,), datasets=REAL)
+    sections = make_sections(load_inputs(tmp_path))
+    (found,) = find_workloads(sections)
+    best = [each.ok[each.ok["method"] == "full"]["best_val"].mean() for each in sections]
+    assert [each.target for each in found.sections] == pytest.approx([score - 0.01 for score in best], abs=0.001)
+    view = ProfileView(found)
+    table = view.table()
+    assert table is not None
+    for section in sections:
+        medians = {v.method: own.centre for (v, _), own in AnswerView(section).medians.items() if own}
+        told = shown(table, "full")[f"Relative to the fastest's time {section.dataset}"]
+        assert float(told) == pytest.approx(medians["full"] / min(medians.values()), abs=0.005)
+
+
+def test_of_two_evaluations_there_is_no_target_and_no_profile(tmp_path: Path) -> None:
+    write_results(tmp_path, methods=METHODS[2:], parts=(2,), datasets=REAL, epochs=10)
+    assert find_workloads(make_sections(load_inputs(tmp_path))) == []
+
+
+def test_two_models_of_each_data_set_are_four_workloads(tmp_path: Path) -> None:
+    for model in ("sage", "gcn"):
+        write_results(tmp_path, methods=METHODS[2:], parts=(2,), datasets=REAL[:2], model=model)
+    (found,) = find_workloads(make_sections(load_inputs(tmp_path)))
+    table = ProfileView(found).table()
+    assert table is not None
+    heads = [head.removeprefix("Relative to the fastest's time ") for head in table.columns[2:]]
+    assert sorted(heads) == ["cora · gcn", "cora · sage", "digits · gcn", "digits · sage"]
+
+
+def test_two_models_of_one_data_set_are_no_two_data_sets(tmp_path: Path) -> None:
+    for model in ("sage", "gcn"):
+        write_results(tmp_path, methods=METHODS[2:], parts=(2,), datasets=REAL[:1], model=model)
     assert find_workloads(make_sections(load_inputs(tmp_path))) == []

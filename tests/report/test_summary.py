@@ -40,6 +40,13 @@ def test_winners_of_several_seeds(write: Write) -> None:
     )
 
 
+def test_scores_of_trials_that_ended_at_the_target_have_no_winner(write: Write) -> None:
+    section = write((FULL, *BNS))
+    ended = section.frame.assign(stopped=["target", *["epochs"] * (len(section.frame) - 1)])
+    what = "Best validation accuracy"
+    assert wins(section).keys() - wins(replace(section, frame=ended)).keys() == {what}
+
+
 def test_what_cannot_be_told_is_said(write: Write) -> None:
     found = wins(write((FULL, *BNS)))
     for what in ("Fastest epoch", "Best validation accuracy", "Least memory"):

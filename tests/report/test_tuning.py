@@ -11,6 +11,8 @@ from tune.made_up import EPOCHS, Machine, curve, suite, tuned_results
 
 from harness.report.views.options import TuningView
 from harness.results.record_store import ResultStore
+from harness.results.stats import significant
+from harness.results.tuned import TUNING_FILE, ChangedTrial, read_tuning
 from harness.suite.expand import expand
 
 
@@ -74,6 +76,29 @@ def test_failed_trials_cost_and_count_as_nothing(tmp_path: Path) -> None:
     assert table is not None
     told = shown(table, "full")
     assert (told["Trials"], told["Median (%)"], told["Chosen settings"]) == ("10", "0.00", "the suite's own")
+
+
+def test_changes_stand_next_to_what_was_chosen(tmp_path: Path) -> None:
+    results = tuned_results(tmp_path, Machine(), target=0.7)
+    tuning = read_tuning(results / TUNING_FILE)
+    full = next(each for each in tuning.methods if each.method == "full")
+    plain = {"study": 0, "number": 0, "trial": "a", "point": {}, "trained_s": 1.0, "wall_s": 1.0}
+    changed = (
+        ChangedTrial(change="settings of dgs", best_val=0.65, target_s=None, **plain),
+        ChangedTrial(change="layers 3", best_val=0.9, target_s=1.25, **plain),
+    )
+    methods = [full.model_copy(update={"changed": changed}), *(m for m in tuning.methods if m is not full)]
+    tuning.model_copy(update={"methods": tuple(methods)}).write(results)
+    cross, size = TuningView(one_section(results)).details().values()
+    assert cross is not None
+    assert size is not None
+    assert listed(cross) == listed(size) == ["full"]
+    assert full.best is not None
+    told = shown(cross, "full")
+    assert told["To 70.0 % (s) settings of dgs"] == "not reached"
+    assert told["To 70.0 % (s) chosen"] == significant(full.best.target_s or 0)
+    assert told["Best validation (%) settings of dgs"] == "65.00"
+    assert shown(size, "full")["To 70.0 % (s) layers 3"] == "1.25"
 
 
 def test_results_that_were_not_tuned_have_no_such_view(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from harness.report.table import Table
 from harness.report.views.convergence import ConvergenceView, Reached, TargetsView, targets
 from harness.report.views.leaderboard import ParetoView, front
 from harness.report.views.options import OptionsView
-from harness.report.views.partition import parts_table
+from harness.report.views.partition import PartitionView
 from harness.report.views.resources import MemoryView
 from harness.report.views.sampling import CacheView
 from harness.report.views.time import EpochTimeView, ScalingView
@@ -213,17 +213,13 @@ def test_a_switch_is_no_sweep(tmp_path: Path) -> None:
 
 def test_every_part_has_its_boundary(section: Section) -> None:
     """A part of `fake` has 20,000 / P inner nodes and 9,000 (P - 1) / P + 17 rank of boundary."""
-    table = parts_table(section)
-    assert table is not None
-    listed = [(r.label, *(c.text for c in r.cells)) for r in table.rows]
-    assert listed == [
-        ("P = 3",),
-        *((f"Part {i}", "6,666", f"{6_000 + 17 * i:,}", "0.90") for i in range(2)),
-        ("Part 2", "6,666", "6,034", "0.91"),
-        ("Lowest ratio", "6,666", "6,000", "0.90"),
-        ("Mean", "6,666", "6,017", "0.90"),
-        ("Highest ratio", "6,666", "6,034", "0.91"),
-    ]
+    picture = PartitionView(section).figure()
+    assert picture is not None
+    rows = zip(*(picture.data[name] for name in ("series", "part", "nodes")), strict=True)
+    assert {(str(kind), int(part)): float(nodes) for kind, part, nodes in rows} == {
+        **{("inner nodes", i): 6_666 for i in range(3)},
+        **{("boundary nodes", i): 6_000 + 17 * i for i in range(3)},
+    }
 
 
 def test_batches_have_a_hit_rate_too(root: Path, section: Section) -> None:

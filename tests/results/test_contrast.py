@@ -11,7 +11,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from harness.metrics import METRICS
-from harness.results.contrast import RISK, Pairs, all_pairs, holm, shrunken
+from harness.results.contrast import RISK, WILD, Pairs, all_pairs, holm, risks_of_pairs, shrunken
 
 SCORE, TIME = METRICS["test_at_best_val"], METRICS["epoch_time_s"]
 
@@ -73,3 +73,70 @@ def test_a_method_20_percent_slower_is_excluded_next_to_a_wild_one() -> None:
         }
         excluded += any(found.sure and found.size > 0 for (_, j), found in all_pairs(pairs, TIME).items() if j == 13)
     assert excluded >= 0.9 * runs
+
+
+def behind_by_definition(
+    pairs: Sequence[tuple[int, int]], doubts: Sequence[float], spreads: Sequence[float], count: int
+) -> set[int]:
+    """Methods that are called behind the best whichever that is: a test of the whole risk for each that it may be."""
+
+    def at_once(risk: float) -> set[int]:
+        found = set[int]()
+        for rank, index in enumerate(sorted(range(len(doubts)), key=lambda i: doubts[i])):
+            if doubts[index] > risk / (len(doubts) - rank):
+                break
+            found.add(pairs[index][1])
+        return found
+
+    def wild(one: int) -> bool:
+        own = [spread for pair, spread in zip(pairs, spreads, strict=True) if one in pair]
+        return bool(np.median(own) > WILD * np.median(spreads))
+
+    def behind(one: int) -> set[int]:
+        """The methods that are called behind the best if that is `one`."""
+        if wild(one):
+            return at_once(RISK)
+        to_one = {worse: p for (better, worse), p in zip(pairs, doubts, strict=True) if better == one}
+        return at_once(RISK / 4) | {worse for worse, p in to_one.items() if p < 0.75 * RISK / (count - 1)}
+
+    def may_be(one: int) -> bool:
+        better = [p for (_, worse), p in zip(pairs, doubts, strict=True) if worse == one]
+        return one not in at_once(RISK) if wild(one) else min(better, default=1.0) >= 0.75 * RISK / (count - 1)
+
+    best = [one for one in range(count) if may_be(one)]
+    return at_once(RISK / 4) | (set.intersection(*map(behind, best)) - set(best) if best else set())
+
+
+@pytest.mark.parametrize("count", [4, 6, 9])
+def test_who_is_behind_is_the_same_by_a_test_for_each_that_may_be_the_best(count: int) -> None:
+    rng, called, wild_best = np.random.default_rng(count), 0, 0
+    for draw in range(200):
+        level = rng.choice([0, 1, 6], count)
+        spread = np.where(rng.random(count) < 0.2, 20.0, 1.0)
+        means = level + 0.3 * spread * rng.normal(0, 1, count)
+        pairs, doubts, spreads = [], [], []
+        for i, j in itertools.combinations(range(count), 2):
+            pairs.append((i, j) if means[i] < means[j] else (j, i))
+            spreads.append(0.3 * math.hypot(spread[i], spread[j]))
+            doubts.append(2 * float(scipy_stats.norm.sf(abs(means[i] - means[j]) / spreads[-1])))
+        risks = risks_of_pairs(pairs, doubts, spreads)
+        found = {worse for (_, worse), p, risk in zip(pairs, doubts, risks, strict=True) if p < risk}
+        assert found == behind_by_definition(pairs, doubts, spreads, count), f"draw {draw}"
+        called += len(found)
+        wild_best += bool(set(np.flatnonzero(spread > 1)) - found)
+    assert called > 100
+    assert wild_best > 50
+
+
+def test_a_winner_of_14_is_found_with_5_seeds_in_half_of_all_draws() -> None:
+    """20 % ahead at a noise of 5 %; by all pairs at once in a third."""
+    rng, runs, won = np.random.default_rng(6), 60, 0
+    for _ in range(runs):
+        logs = 0.05 * rng.normal(0, 1, (14, 5))
+        logs[0] -= math.log(1.2)
+        pairs = {
+            (i, j): Pairs.of(TIME, np.exp(logs[[i, j]]), np.array([[i, j]] * 5).T + 20.0 * np.arange(5))
+            for i, j in itertools.combinations(range(14), 2)
+        }
+        won += len({j for (_, j), found in all_pairs(pairs, TIME).items() if found.sure}) == 13
+    assert won >= 0.45 * runs

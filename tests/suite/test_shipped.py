@@ -83,7 +83,7 @@ def test_the_tuning_of_a_new_suite_reads_too(tmp_path: Path) -> None:
 def test_a_plan_from_an_empty_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "harness", "plan", "quickstart", "--device", "cpu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
-    assert "21 trials: 0 done, 21 to run, 0 skipped" in done.stdout, done.stdout + done.stderr
+    assert "35 trials: 0 done, 35 to run, 0 skipped" in done.stdout, done.stdout + done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.runtime.method import METHODS
-from tools.reference import method_page, pages, stale, suite_page, with_columns, write
+from tools.reference import index_page, method_page, pages, stale, suite_page, with_columns, write
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -19,10 +19,12 @@ def test_committed_pages_are_up_to_date() -> None:
     assert all(f"| `{name}`" in page or f", `{name}`" in page for name in ("stat_kept_boundary", "loss"))
 
 
-def test_every_option_of_a_method_is_on_its_page() -> None:
-    page = method_page(METHODS.load("dgs"))
+def test_every_option_of_a_method_is_on_its_page_or_once_for_all_of_its_family() -> None:
+    page, index = method_page(METHODS.load("dgs")), index_page()
     for option in METHODS.load("dgs").Options.model_fields:
-        assert f"| `{option}` |" in page
+        assert (page + index).count(f"| `{option}` |") == 1
+    assert "| `prefetch` |" in index
+    assert "(index.md#options-of-all-mini-batch-methods)" in page
     assert "`explainer: harness` stands for `{node_size: 2.0, node_reduction: mean" in page
 
 

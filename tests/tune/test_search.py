@@ -16,7 +16,8 @@ from tune.made_up import EPOCHS, RATES, SCORES, Killed, Machine, curve, deaths, 
 from harness.errors import UserError
 from harness.results.tuned import expected_best, kept_tunings, read_tuning
 from harness.suite.expand import expand
-from harness.suite.suite_file import load_suite, write_suite_file
+from harness.suite.schema import Suite
+from harness.suite.suite_file import as_written, load_suite, write_suite_file
 from harness.tune import tuned_suite
 from harness.tune.study import Curve, Tried, asha_rungs, at, choose, studies_at, success
 
@@ -313,3 +314,47 @@ def _studies(of: Any, results: Path) -> list[Any]:
     own = tuner(of, results, Machine())
     kept = studies_at(own.store.directory / "optuna.journal", own.searched.spec, own.subjects)
     return [study for studies in kept for study in studies]
+
+
+def test_changes_are_of_what_was_chosen_and_cannot_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other family's best has its shared keys tried; a later call without the options keeps what was tried."""
+    monkeypatch.setitem(SCORES, "graphsage", 0.8)
+    monkeypatch.setitem(RATES, "graphsage", 0.05)
+    of = Suite.model_validate(as_written(suite()) | {"methods": ["full", "graphsage"]})
+    own, found = to_the_end(of, tmp_path, machine := Machine())
+    searched = {trial.id for trial in machine.ran}
+    changed, code = own.try_changes(found, cross=True, sensitivity=True)
+    assert code == 0
+    trials = {trial.id: trial for trial in machine.ran}
+    size = trials[found[0].chosen.tried.trial].model
+    rate = {each.subject.method.name: trials[each.chosen.tried.trial].train.lr for each in found}
+    assert rate["full"] != rate["graphsage"]
+    for each in own.outcome(changed).methods:
+        donor = "graphsage" if each.method == "full" else "full"
+        told = {c.change: trials[c.trial] for c in each.changed}
+        assert {name: (t.model.layers, t.model.hidden, t.train.lr) for name, t in told.items()} == {
+            f"settings of {donor}": (size.layers, size.hidden, rate[donor]),
+            f"layers {size.layers - 1}": (size.layers - 1, size.hidden, rate[each.method]),
+            f"layers {size.layers + 1}": (size.layers + 1, size.hidden, rate[each.method]),
+            f"hidden {size.hidden // 2}": (size.layers, size.hidden // 2, rate[each.method]),
+            f"hidden {size.hidden * 2}": (size.layers, size.hidden * 2, rate[each.method]),
+        }
+        assert {(t.method.name, t.seed) for t in told.values()} == {(each.method, 10_000)}
+        assert all(c.best_val == pytest.approx(max(curve(told[c.change])[1])) for c in each.changed)
+        assert each.chosen in searched
+        assert len(each.tried) == 6
+    count = len(machine.ran)
+    later, _ = own.try_changes(found, cross=False, sensitivity=False)
+    assert len(machine.ran) == count
+    assert own.outcome(later) == own.outcome(changed)
+
+
+def test_of_several_networks_the_first_is_searched_and_all_are_trained_on(tmp_path: Path) -> None:
+    of = Suite.model_validate(as_written(suite()) | {"network": ["none", "1gbit"], "partition": {"parts": 2}})
+    _, found = to_the_end(of, tmp_path, machine := Machine())
+    assert {trial.network for trial in machine.ran} == {None}
+    final = expand(tuned_suite(of, found), device="cpu")
+    assert len(final) == 2 * 2 * 5
+    assert [t.network.label if t.network else "none" for t in final[:3]] == ["none", "none", "1gbit"]
+    rates = {(t.method.name, t.train.lr) for t in final}
+    assert rates == {(f.subject.method.name, f.chosen.tried.point.get("train.lr", 0.01)) for f in found}

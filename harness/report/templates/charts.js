@@ -1,7 +1,7 @@
 // Charts, drawn from the trials in the page by what is chosen. Where this does not run their pictures stay.
 
 const embedded = JSON.parse(document.getElementById("trials").textContent);
-const chosen = { x: "", y: "", parts: "", logx: "", logy: "", curve: "" }; // "": as each chart has it
+Object.assign(chosen, { x: "", y: "", parts: "", logx: "", logy: "", curve: "" }); // "": as each chart has it
 const charts = [];
 
 // --- what waits until the screen shows what a click changed at once

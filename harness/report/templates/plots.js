@@ -287,7 +287,7 @@ function sizeOf(plot, panel, place) {
   const wide = place.clientWidth, count = panel.names.length, alone = plot.shown.length === 1;
   const longest = Math.max(1, ...panel.names.map((name) => wrapped(name, NAMES / 7.5).length));
   const heights = { plane: alone ? 330 : 260, bars: 250, stack: 56 + (6 + 14 * longest) * Math.max(count, 2), cells: Math.min(wide, 300) };
-  return { width: panel.kind === "cells" ? Math.min(wide, 300) : wide, height: heights[panel.kind] };
+  return { width: panel.kind === "cells" ? Math.min(wide, 300) : wide, height: heights[panel.kind] * (paper ? 0.55 : 1) };
 }
 
 // Axes that a reader has moved are no longer those of the parameters.
@@ -474,10 +474,13 @@ window.addEventListener("resize", () => {
 window.addEventListener("beforeprint", () => {
   finish();
   paper = true;
+  const main = document.querySelector("main");
+  main.style.width = "940px"; // A4's at three quarters, to which the style sheet shrinks them
   for (const plot of plots) {
     plot.due = true;
     if (plot.figure.getClientRects().length) plotNow(plot);
   }
   finish();
+  main.style.width = "";
 });
 window.addEventListener("afterprint", () => { paper = false; plotAgain(); });

@@ -2,6 +2,7 @@
 // Filters, sorting, light and dark. Without this script the page shows everything and can be read as it is.
 
 const off = { dataset: new Set(), method: new Set(), series: new Set(), parts: new Set(), network: new Set() };
+const chosen = { baseline: "" }; // the row that all are compared with, "": the fastest that is shown
 const changed = []; // called when what is shown has changed
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 
@@ -20,7 +21,9 @@ function show() {
   }
   all("figure.table").forEach(showTable);
   all("figure.table[data-profile]").forEach(weigh);
+  showBaseline();
   all("figure.table.ranked").forEach(judge);
+  all("th[aria-sort]").forEach((head) => sort(head, head.getAttribute("aria-sort")));
   all(".summary").forEach((each) => each.classList.toggle("bare", !each.querySelector("li:not(.off)")));
   const some = Object.values(off).some((values) => values.size);
   document.getElementById("reset").hidden = !some;
@@ -58,7 +61,7 @@ const gone = (row) => row.classList.contains("off") || row.classList.contains("b
 
 // Who is best of what is left: in each column, between two subheadings.
 function judge(figure) {
-  const columns = new Map();
+  const columns = new Map(), base = placeOfBaseline(figure);
   let below = 0;
   for (const row of all("tbody tr", figure)) {
     if (row.classList.contains("sub")) below += 1;
@@ -68,7 +71,7 @@ function judge(figure) {
       if (!cell.classList.contains("off")) columns.set(key, [...(columns.get(key) || []), cell]);
     }
   }
-  for (const cells of columns.values()) (cells[0].dataset.against ? sayBehind : markBest)(cells);
+  for (const cells of columns.values()) (cells[0].dataset.against ? sayDistance : markBest)(cells, base);
 }
 
 const rankOf = (cell) => Number(cell.dataset.rank);
@@ -106,23 +109,69 @@ function weigh(figure) {
   }
 }
 
-// How far each is behind the fastest that is shown, and whether all others are significantly behind.
-function sayBehind(cells) {
-  const first = Math.min(...ranked(cells).map(rankOf)), texts = new Map();
-  for (const cell of cells) texts.set(cell, JSON.parse(cell.dataset.against)[first] || ["", ""]);
-  const others = cells.filter((cell) => cell.dataset.rank !== String(first) && texts.get(cell)[0]);
-  const sure = others.length && others.every((cell) => !texts.get(cell)[1]);
-  for (const [cell, [text, note]] of texts) {
-    const own = cell.dataset.rank === String(first) ? (sure ? "fastest" : "fastest, not significantly") : text;
+// How far each is behind the fastest that is shown, and whether all others are significantly behind; or from the
+// baseline, which has a place among the distances of a cell.
+function sayDistance(cells, base) {
+  const first = Math.min(...ranked(cells).map(rankOf)), at = base < 0 ? first : base;
+  const distances = new Map(cells.map((cell) => [cell, cell.dataset.against.split("|")[at] || ""]));
+  const sure = (said) => said.includes(", surely ");
+  const others = cells.map((cell) => distances.get(cell)).filter((said) => said && said !== "=");
+  const fastest = others.length && others.every(sure) ? "fastest" : "fastest, not significantly";
+  for (const [cell, said] of distances) {
+    const own = said === "=" ? (base < 0 ? fastest : "1 × (baseline)") : base < 0 ? said.split(", ")[0] : said || "no common seed";
     textOf(cell).textContent = own;
+    cell.classList.toggle("missing", own === "n/a");
     const small = cell.querySelector("small") || cell.insertBefore(document.createElement("small"), cell.firstChild);
-    small.textContent = note ? `${note} ` : "";
+    small.textContent = said && said !== "=" && !sure(said) ? "not significant " : "";
   }
+}
+
+// --- the baseline
+
+// The place of the baseline among the distances of a table's cells, whether it is shown or not; -1 where it has none.
+function placeOfBaseline(figure) {
+  const rows = all("tbody tr[data-name]", figure), own = rows.find((row) => row.dataset.name === chosen.baseline);
+  const place = own ? own.querySelector("[data-against]").dataset.against.split("|").indexOf("=") : -1;
+  if (rows.length) {
+    const head = figure.querySelector(`th[data-column="${rows[0].querySelector("[data-against]").cellIndex - 1}"]`);
+    head.dataset.usual ||= head.textContent;
+    (head.querySelector("button") || head).textContent = own ? `Against ${chosen.baseline}` : head.dataset.usual;
+    head.classList.toggle("long", Boolean(own));
+  }
+  return place;
+}
+
+function showBaseline() {
+  const select = document.getElementById("baseline");
+  if (!select || ![...select.options].some((each) => each.value === chosen.baseline)) chosen.baseline = "";
+  if (select) select.value = chosen.baseline;
+  document.getElementById("against").hidden = !chosen.baseline;
+}
+
+function makeBaseline() {
+  const names = new Set();
+  for (const figure of all("figure.table")) {
+    let parts = "";
+    for (const row of all("tbody tr", figure)) {
+      parts = row.dataset.parts || parts;
+      if (row.querySelector("[data-against]")) names.add(row.dataset.name = `${row.dataset.series}, P = ${parts}`);
+    }
+  }
+  if (names.size < 2) return;
+  const select = Object.assign(document.createElement("select"), { id: "baseline" }), label = document.createElement("label");
+  select.append(new Option("(fastest)", ""), ...[...names].map((name) => new Option(name, name)));
+  select.addEventListener("change", () => {
+    chosen.baseline = select.value;
+    update();
+  });
+  label.className = "controls";
+  label.append("Baseline ", select);
+  document.getElementById("reset").before(label);
 }
 
 // --- sorting
 
-const leading = /^[<>≤≥~]?\s*([+\-−]?[\d,]*\.?\d+(?:e[+-]?\d+)?)/i;
+const leading = /^(?:at (?:least|most) )?[<>≤≥~]?\s*([+\-−]?[\d,]*\.?\d+(?:e[+-]?\d+)?)/i;
 
 function value(row, column) {
   const cell = column === "label" ? row.cells[0] : row.cells[Number(column) + 1];
@@ -307,6 +356,7 @@ function makeSwitch() {
 
 makeFilters();
 makeNetworks();
+makeBaseline();
 makeFolds();
 makeSwitch();
 all("figure.table table").forEach(makeSortable);

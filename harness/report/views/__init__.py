@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from abc import ABC
@@ -16,7 +17,7 @@ from harness.registry import Registered, Registry
 from harness.report.figure import Figure, Picture
 from harness.report.sections import Section
 from harness.report.sweeps import Networks, Swept, Workloads
-from harness.report.table import Table, metrics_table
+from harness.report.table import Table, metrics_table, narrowed
 
 Kind = Literal["section", "sweep", "networks", "workloads"]
 
@@ -36,7 +37,8 @@ def prose(key: str, **values: object) -> str:
 class ReportView(Registered, ABC):
     """A heading of a report: a question, and the table and the figure that answer it.
 
-    Each section of a report makes one object of it. A view without a table and a figure is left out there.
+    Each section of a report makes one object of it. A view without a table and a figure is left out there, and named at
+    the page's end.
     The table shows `columns`, unless a view overrides `table`.
 
     Attributes:
@@ -153,12 +155,16 @@ class ShownView:
 
 
 Subject = Section | Swept | Networks | Workloads
+Told = tuple[str, int | None, str, str]
+"""A value that a table has: of which row, at how many parts, its unit and its text."""
 
 
-def show(view: type[ReportView], subject: Subject, *, own: bool = True) -> ShownView | None:
+def show(view: type[ReportView], subject: Subject, told: set[Told], *, own: bool = True) -> ShownView | None:
     """Return what a view shows of its subject; None if that is nothing.
 
-    `own`: whether it is the tool's own; any other that fails is shown as a line that says so.
+    What has no value or one for all says nothing, and a table without a figure nothing if all is `told` before; what is
+    shown is added to that. `own`: whether it is the tool's own; any other shows what it wants, and is shown as a line
+    that says so where it fails.
     """
     section = subject if isinstance(subject, Section) else subject.section
     anchor = f"{section.anchor}-{view.anchor or view.name}"
@@ -176,9 +182,30 @@ def show(view: type[ReportView], subject: Subject, *, own: bool = True) -> Shown
         return ShownView(anchor, view.title, failure=f"The view “{view.name}” failed: {said}", question=view.question)
     if not (table or picture):
         return None
+    if own and not view.first:
+        picture = picture if table is None or narrowed(table) else None
+        kept = [each and narrowed(each) for each in (table, *more)]
+        table, *others = [each if each and _told(each) - told else None for each in kept]
+        table, more = table or (kept[0] if picture else None), tuple(filter(None, others))
+    told.update(*(map(_told, filter(None, (table, *more)))))
+    if not (table or picture or more):
+        return None
     return ShownView(
         anchor, made.heading, table, picture, more, first=view.first, question=view.question, chart=view.chart
     )
+
+
+def _told(table: Table) -> set[Told]:
+    """Return the values that a table has."""
+    found: set[Told] = set()
+    units = [(re.findall(r"\(([^()]*)\)", head) or [""])[-1] for head in table.columns]
+    above: int | None = None
+    for row in table.rows:
+        above = above if row.cells else row.parts
+        name = row.variant.label if row.variant else row.label
+        for cell, parts, unit in zip(row.cells, table.column_parts, units, strict=False):
+            found |= set() if cell.missing else {(name, row.parts or parts or above, unit, cell.text)}
+    return found
 
 
 def _figure_of(view: ReportView, anchor: str) -> Figure | Picture | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -177,7 +177,7 @@ class AnswerView(ReportView):
             for parts in section.parts:
                 reached: dict[str, dict[int, float]] = {name: {} for name in AMOUNTS}
                 censored: dict[str, dict[int, float]] = {name: {} for name in AMOUNTS}
-                for row in section.select(variant, parts, ok=False).to_dict("records"):
+                for row in section.select(variant, parts, ok=False)[["trial", "seed", "status"]].to_dict("records"):
                     epochs, seed = sums.get(str(row["trial"])), int(row["seed"])
                     if row["status"] == "skipped":
                         continue
@@ -261,34 +261,55 @@ class AnswerView(ReportView):
     def distances(self, keys: Sequence[Key]) -> dict[Key, Cell]:
         """Return how far rows are behind the fastest of them, and whether that is significant.
 
-        Cells hold their text for each row that may be the fastest of those shown.
+        Cells hold their distance from every row, first those of `order`, of which one is the fastest of those shown.
         """
-        against = {key: tuple(self._behind(key, first) for first in self.order) for key in keys}
-        rank, fastest = next(((i, key) for i, key in enumerate(self.order) if key in keys), (None, None))
-        others = [own[rank] for key, own in against.items() if rank is not None and key != fastest and own[rank][0]]
-        alone = bool(others) and not any(note for _, note in others)
+        every = [*self.order, *(key for key in self.rows if key not in self.order)]
+        against = {key: tuple(self._against(key, base) for base in every) for key in keys}
+        fastest = next((i for i, key in enumerate(self.order) if key in keys), None)
+        behind = {key: "" if fastest is None else own[fastest] for key, own in against.items()}
+        others = [said for said in behind.values() if said not in ("", OWN)]
+        alone = bool(others) and all(SURELY in said for said in others)
         found = {}
-        for key, own in against.items():
-            text, note = ("", "") if rank is None else own[rank]
+        for key, said in behind.items():
+            text, sure, _ = said.partition(SURELY)
+            if said == OWN:
+                text, sure = "fastest" if alone else "fastest, not significantly", SURELY
             place = self.order.index(key) if key in self.order else None
-            said = ("fastest" if alone else "fastest, not significantly") if key == fastest else text
-            found[key] = Cell(said, note, rank=place, against=own)
+            found[key] = Cell(text, UNSURE if text and not sure else "", rank=place, against=against[key])
         return found
 
-    def _behind(self, key: Key, fastest: Key) -> tuple[str, str]:
-        """Return text and note: how far a row is behind another that is the fastest shown."""
-        pair = self._ahead.get(frozenset((key, fastest)))
-        if pair is None:  # the same, or no seed in common
-            return "", ""
-        sure, own, first = pair.sure and pair.method == fastest, self.medians[key], self.medians[fastest]
-        if own and first:
-            return f"{own.centre / first.centre:.2f} ×", "" if sure else UNSURE
-        if pair.method != fastest:  # it was trained for less time than the fastest took
-            return MISSING, UNSURE
-        return f"at least {pair.factor:.2f} ×", "" if sure else UNSURE
+    def _against(self, key: Key, base: Key) -> str:
+        """Return how many times as long as another a row takes, and, where that is significant, how many surely.
+
+        OWN of the row itself, nothing of two without a seed in common.
+        """
+        if key == base or frozenset((key, base)) not in self._ahead:
+            return OWN if key == base else ""
+        if not any(self.medians[each] for each in (key, base)):
+            return MISSING
+        mine, theirs = (  # a row without a median takes longer than it was trained
+            found.centre if (found := self.medians[each]) else max(self.times[each].of_one_budget.censored.values())
+            for each in (key, base)
+        )
+        ratio = mine / theirs
+        first, last = (base, key) if ratio > 1 else (key, base)
+        if self.medians[first] is None:  # it was trained for less time than the other took
+            return MISSING
+        way, toward = ("at least ", math.floor) if ratio > 1 else ("at most ", math.ceil)
+        text = _times(ratio) if self.medians[last] else f"{way}{_times(ratio, toward)}"
+        least = min(self.leads(first, last) or 0.0, max(ratio, 1 / ratio))
+        return f"{text}{SURELY}{way}{_times(least if ratio > 1 else 1 / least, toward)}" if least >= 1 else text
 
 
+OWN = "="
+SURELY = ", surely "
 UNSURE = "not significant"
+
+
+def _times(ratio: float, toward: Callable[[float], int] = round) -> str:
+    """Write a ratio of times with two digits at least."""
+    places = max(2, 1 - math.floor(math.log10(ratio)))
+    return f"{toward(ratio * 10**places) / 10**places:.{places}f} ×"
 
 
 def _time(found: Interval | None, own: Times, size: float, places: int) -> str:
@@ -297,7 +318,7 @@ def _time(found: Interval | None, own: Times, size: float, places: int) -> str:
         return NEVER
     centre, low, high = (f"{each / size:,.{places}f}" for each in (found.centre, found.low, found.high))
     if found.absurd:
-        return f"{centre} ({len(own.reached)} of {own.count} seeds)"
+        return f"{centre} ({len(own.reached)} of {own.count} seeds)" if own.censored else centre
     return f"{centre} [{low}, {high}]"
 
 
@@ -335,7 +356,9 @@ class ProfileView(WorkloadsView):
         return found
 
     def _named(self, section: Section, parts: int) -> str:
-        return f"{section.name}, P = {parts}" if len(self.section.parts) > 1 else section.name
+        alone = sum(each.name == section.name for each in self.workloads.sections) == 1
+        name = section.name if alone else section.title
+        return f"{name}, P = {parts}" if len(self.section.parts) > 1 else name
 
     @cached_property
     def series(self) -> dict[str, Variant]:

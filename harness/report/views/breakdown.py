@@ -1,10 +1,9 @@
-"""What an epoch and a step are made of: phases, the papers' sums of them, and the effect of a swept setting."""
+"""What an epoch and a step are made of: phases, and the effect of a swept setting."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics import SUMS
 from harness.report.figure import Chart, Figure, Guide, Layer, amount_axis, make_figure, stacked_bars, tidy, value_axis
 from harness.report.palette import PHASES
 from harness.report.sections import Section
@@ -44,14 +43,6 @@ class BreakdownView(ReportView):
         title, scale = "Time breakdown of an epoch", (size, f"Time per epoch ({unit})")
         return stacked_bars(section, "breakdown", title, caption, phases, PHASES, scale)
 
-    def details(self) -> dict[str, Table | None]:
-        """Return the papers' sums of phases."""
-        size, unit = time_unit(largest_total(components(self.section, "phase")))
-        parts = [f"{name} = {' + '.join(phases)}" for name, phases in SUMS.items() if phases != (name,)]
-        title = f"Compute, communication, wait and reduce ({unit} per epoch)"
-        caption = prose("breakdown.sums", sums="; ".join(parts))
-        return {"sums": components_table(self.section, components(self.section, "sum"), size, title, caption)}
-
 
 def _barriers(section: Section) -> str:
     """Say in which epochs phases were measured, and what that costs."""
@@ -75,9 +66,6 @@ class SweptBreakdownView(BreakdownView):
 
     def __init__(self, swept: Swept) -> None:
         super().__init__(swept.unfolded())
-
-    def details(self) -> dict[str, Table | None]:
-        return {}
 
 
 Points = dict[tuple[Variant, int, float], Stat]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from statistics import median
@@ -16,8 +16,9 @@ from harness.report.table import Cell, Group, Row, Table, heading, metrics_table
 from harness.report.values import Values, values_of
 from harness.report.variants import Variant
 from harness.report.views import VIEWS, ReportView, prose
+from harness.report.views.convergence import NEVER
 from harness.results.stats import common_places, percent, scaled, show_value, significant
-from harness.results.tuned import TunedMethod
+from harness.results.tuned import TunedMethod, TuningTrial
 
 SHOWN = ("test_at_best_val", "epoch_time_s", "counted_bytes", "peak_memory_bytes")  # and what methods declare as better
 
@@ -171,6 +172,15 @@ def _like(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def _amount(amount: str, trial: TuningTrial | None) -> Cell:
+    """Return what a trial came to: seconds to a target, or its best score."""
+    if trial is None:
+        return Cell(number=False)
+    if amount.startswith("To"):
+        return Cell(NEVER, number=False) if trial.target_s is None else Cell(significant(trial.target_s))
+    return Cell("failed", number=False) if trial.best_val is None else Cell(f"{100 * trial.best_val:.2f}")
+
+
 class TuningView(ReportView):
     """What did it cost to find each method's settings, how much was there to gain, and is it easy to find?"""
 
@@ -222,6 +232,37 @@ class TuningView(ReportView):
             *(Cell("–" if score is None else f"{100 * score:.2f}") for score in scores),
             Cell(point or ("the suite's own" if best else "all failed"), number=False, wrap=True),
         ]
+
+    def details(self) -> Mapping[str, Table | None]:
+        """See `ReportView`: the chosen settings against the other family's, and with other depths and widths."""
+        target = next((each.target for each in self.tuned.values()), None)
+        goal = () if target is None else (f"To {100 * target:.1f} % (s)",)
+        score = ("Best validation (%)",)
+        return {
+            "cross": self._changed(
+                "Settings of the other family", prose("tuning.cross"), ("settings of",), (*goal, *score)
+            ),
+            "sensitivity": self._changed(
+                "Depth and width", prose("tuning.sensitivity"), ("layers", "hidden"), goal or score
+            ),
+        }
+
+    def _changed(self, title: str, caption: str, starts: tuple[str, ...], amounts: Sequence[str]) -> Table | None:
+        """Return the changes whose names begin so, next to the chosen settings; None if there are none."""
+        found = {
+            variant: {c.change: c for c in each.changed if c.change.startswith(starts)}
+            for variant, each in self.tuned.items()
+        }
+        changes = list(dict.fromkeys(change for own in found.values() for change in own))
+        rows = []
+        for variant, own in found.items():
+            tried = [self.tuned[variant].best, *map(own.get, changes)]
+            cells = [_amount(amount, trial) for amount in amounts for trial in tried]
+            rows += [Row(variant.label, tuple(cells), variant)] if own else []
+        if not rows:
+            return None
+        groups = tuple(Group(amount, ("chosen", *changes)) for amount in amounts)
+        return Table(title, caption, "Method", groups, tuple(rows))
 
     def figure(self) -> Figure | None:
         section, tuning = self.section, self.section.tuning

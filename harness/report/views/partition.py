@@ -12,7 +12,7 @@ from harness.metrics import METRICS
 from harness.report.figure import DASHED, Axis, Chart, Figure, Guide, Layer, make_figure, tidy
 from harness.report.palette import Style
 from harness.report.sections import Section
-from harness.report.table import Cell, Group, Row, Table, parts_heading
+from harness.report.table import Cell, Group, Row, Table
 from harness.report.views import ReportView, prose
 
 
@@ -62,9 +62,6 @@ class PartitionView(ReportView):
         caption = prose("partition.figure", listed=LISTED)
         return make_figure(section, "partition", "Inner and boundary nodes", caption, [charts], 3.4, series=KINDS)
 
-    def details(self) -> dict[str, Table | None]:
-        return {"parts": parts_table(self.section)}
-
 
 def _range(values: pd.Series[float], places: int = 0) -> Cell:
     known = values.dropna()
@@ -75,7 +72,7 @@ def _range(values: pd.Series[float], places: int = 0) -> Cell:
 
 BUSIEST = "boundary_imbalance"
 HEADS = (METRICS["inner_nodes"].title, METRICS["boundary_nodes"].title, "Boundary / inner")
-LISTED = 32  # parts; of more, only their range is shown
+LISTED = 32  # parts; of more, only their distribution is shown
 Sizes = dict[int, list[tuple[float, float]]]
 
 
@@ -102,33 +99,3 @@ def sizes(section: Section) -> Sizes:
         if distinct and parts > 1:
             found[parts] = [(float(inner), float(boundary)) for inner, boundary in np.mean(distinct, axis=0)]
     return found
-
-
-def parts_table(section: Section) -> Table | None:
-    """Return inner and boundary nodes of every part; None if there is one part only."""
-    found = sizes(section)
-    if not found:
-        return None
-    rows: list[Row] = []
-    for parts, own in found.items():
-        rows.append(parts_heading(parts))
-        if parts <= LISTED:
-            rows += [Row(f"Part {i}", _cells(inner, boundary)) for i, (inner, boundary) in enumerate(own)]
-        ratios = sorted(own, key=lambda pair: pair[1] / pair[0] if pair[0] else 0.0)
-        rows += [
-            Row("Lowest ratio", _cells(*ratios[0])),
-            Row("Mean", _cells(fmean(i for i, _ in own), fmean(b for _, b in own))),
-            Row("Highest ratio", _cells(*ratios[-1])),
-        ]
-    return Table(
-        "Inner and boundary nodes of each part",
-        prose("partition.parts", listed=LISTED),
-        "Part",
-        (Group("", HEADS),),
-        tuple(rows),
-    )
-
-
-def _cells(inner: float, boundary: float) -> tuple[Cell, ...]:
-    ratio = Cell(f"{boundary / inner:.2f}") if inner else Cell()
-    return Cell(f"{inner:,.0f}"), Cell(f"{boundary:,.0f}"), ratio

@@ -1,0 +1,118 @@
+"""`harness partition`, `list` and `data`: what there is, and how it is cut."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from launch.tiny import write_ring, write_star
+from support.commands import harness
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def test_partition_of_ones_own_data(
+    home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HARNESS_DATA")
+    write_ring(tmp_path / "elsewhere", "My_Graph")
+    options = ("--parts", "2", "--method", "chunk", "--data-dir")
+    for name in ("My_Graph", "my-graph"):
+        code, out, err = harness(capsys, "partition", name, *options, str(tmp_path / "elsewhere"))
+        assert (code, err) == (0, "")
+        assert out.startswith("My_Graph, chunk, 2 parts\n")
+
+
+def test_partition_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A ring of 12 cut into contiguous parts: two cut edges for 2 parts, three for 3."""
+    code, out, _ = harness(capsys, "partition", "ring", "--parts", "2,3", "--method", "chunk")
+    assert code == 0
+    assert out == (
+        "ring, chunk, 2 parts\n"
+        "part  inner  boundary   ratio  edges  edges_cut  train_nodes\n"
+        "   0      6         2  0.3333     12          2            2\n"
+        "   1      6         2  0.3333     12          2            2\n"
+        "\n"
+        "ring, chunk, 3 parts\n"
+        "part  inner  boundary  ratio  edges  edges_cut  train_nodes\n"
+        "   0      4         2    0.5      8          2            2\n"
+        "   1      4         2    0.5      8          2            1\n"
+        "   2      4         2    0.5      8          2            1\n"
+        "\n"
+        "ring: partitions\n"
+        "parts  method  imbalance  edge imbalance  cut edges  cut share  volume  boundary imbalance\n"
+        "    2  chunk           1               1          2     0.1667       4                   1\n"
+        "    3  chunk           1               1          3       0.25       6                   1\n"
+    )
+
+
+def test_unbalanced_boundaries_are_shown_and_warned_of(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A star of 12 in contiguous parts: the hub's part has all leaves elsewhere as its boundary, others the hub."""
+    write_star(home / "data")
+    star = ["--set", "datasets=[star]", "--set", "seeds=[0]", "--set", "partition.parts=[2,4]"]
+    known = [
+        "data set  parts  method  objective  volume  boundary imbalance",
+        "star  2  chunk  7  1.714",
+        "star  4  chunk  12  3",
+    ]
+    warned = (
+        "note: star, chunk, 4 parts: the largest boundary is 3 times the mean, and a synchronous epoch waits for it"
+    )
+    warned += " (try `method: metis`)"
+
+    def lines(*arguments: str) -> list[str]:
+        code, out, _ = harness(capsys, *arguments)
+        assert code == 0
+        return [re.sub(" {2,}", "  ", line) for line in out.splitlines()]
+
+    before = lines("plan", "tiny.yaml", *star)
+    assert not [line for line in before if "volume" in line or "boundary" in line]
+    shown = lines("partition", "star", "--parts", "2,4", "--method", "chunk")
+    assert [line.split("  ")[-2:] for line in shown[-3:-1]] == [["7", "1.714"], ["12", "3"]]
+    assert shown[-1] == warned
+    after = lines("plan", "tiny.yaml", *star)
+    start = after.index(known[0])
+    assert after[start : start + 4] == [*known, warned]
+    assert after.count(warned) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("list datasets", ["reddit", "114,615,892", "ring"]),
+        ("data list", ["reddit ", "no, 1.21 GiB to get", "sbm ", "made when needed", "ring "]),
+        ("list methods", ["bns-gcn (full-graph): ", "rate", "0.1", "bernoulli|fixed", "graphsage (mini-batch): "]),
+        ("list models", ["gat ", "gcn ", "mixhop ", "sage ", "heads"]),
+        ("list optimizers", ["adam ", "sgd ", "momentum"]),
+        ("list schedules", ["constant ", "cosine ", "plateau ", "steps ", "patience"]),
+        ("list partitioners", ["metis", "random", "chunk", "volume|cut"]),
+        ("suites", ["quickstart ", "papers/bns-table2 ", "reddit, ogbn-products, yelp", "nothing"]),
+        ("suites --ready", ["quickstart "]),
+        ("data info Ring", ["nodes", "12", "yes, or made when it is needed"]),
+        ("data info ring", ["nodes", "12", "yes, or made when it is needed"]),
+        ("partition Ring --parts 2 --method CHUNK", ["ring: partitions"]),
+        ("data info reddit", ["232,965", "inductive", "harness data get reddit"]),
+        ("data get ring", ["datasets/ring-"]),
+        ("--version", ["harness 0.1.0"]),
+    ],
+)
+def test_what_there_is(home: Path, capsys: pytest.CaptureFixture[str], command: str, expected: list[str]) -> None:
+    code, out, _ = harness(capsys, *command.split())
+    assert code == 0
+    assert [text for text in expected if text not in out] == []
+
+
+def test_a_damaged_graph_hides_no_other(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = home / "data" / "bad.npz"
+    bad.write_text("no graph")
+    said = f"{bad}: damaged or foreign, expected an .npz file (File is not a zip file)"
+    for command in ("data list", "list datasets"):
+        code, out, err = harness(capsys, *command.split())
+        assert (code, err) == (0, "")
+        assert re.search(r"^ring +yes +12 ", out, re.M)
+        assert out.splitlines()[-1] == f"not listed: {said}"
+    assert harness(capsys, "plan", "tiny.yaml")[0] == 0
+    assert harness(capsys, "run", "tiny.yaml", "--only", "parts=1,method=full")[0] == 0
+    code, out, err = harness(capsys, "plan", "tiny.yaml", "--set", "datasets=[ring, bad]")
+    assert (code, out, err) == (2, "", f"error: --set datasets=[ring, bad]: datasets.1: {said}\n")

@@ -1,0 +1,126 @@
+"""`harness plan`: what fits, how long it takes, and what is hardly meant."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support.commands import NO_GPU, harness
+
+from harness.launch.hardware import Capacity
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def test_plan_says_what_does_not_fit_and_of_what_memory_consists(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.launch.executors.local.capacity", lambda: Capacity(1 << 30))
+    large = ["--set", "datasets=[reddit]", "--set", "seeds=[0]"]
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, "--set", "model.hidden=2048")
+    assert re.search(r"may not fit: needs up to \S+ GiB, this machine has 1 GiB", out)
+    gpus = Capacity(1 << 40, (1 << 30, 1 << 40), names=("A", "A"))
+    monkeypatch.setattr("harness.launch.executors.local.capacity", lambda: gpus)
+    gpu = ["--device", "gpu", "--set", "partition.parts=[2]"]
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, *gpu, "--set", "model.hidden=4096")
+    assert re.search(r"may not fit: needs up to \S+ GiB, GPU 0 has 1 GiB", out)
+    monkeypatch.setattr("harness.launch.executors.local.capacity", lambda: Capacity(1 << 30))
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", "--memory", "--only", "seed=0")
+    assert "fit:" not in out
+    components = re.findall(r"^(input features|layers \(Eq\. 3\)|adjacency|together) +\S+ [KMG]?i?B$", out, re.M)
+    assert {"input features", "layers (Eq. 3)", "adjacency", "together"} == set(components)
+
+
+def test_plan_says_what_options_come_to_on_the_graph(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The ring has 12 nodes; -1 is meant, and the default is a share of it."""
+    for size, whole in (("12", True), ("11", False), ("-1", False)):
+        methods = f"methods=[{{graphsaint: {{size: {size}, frontier: 2}}}}]"
+        code, out, _ = harness(capsys, "plan", "tiny.yaml", "--set", methods, "--only", "seed=0")
+        said = "size 12 is no less than the 12 nodes there are: every subgraph is the whole graph\n"
+        assert (code, said in out) == (0, whole)
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", "--set", "methods=[graphsaint]", "--only", "seed=0")
+    assert "whole graph" not in out
+
+
+@pytest.mark.slow
+def test_plan_tells_how_long_by_what_ran_here(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*options: str) -> str:
+        return harness(capsys, "plan", "tiny.yaml", *options)[1].splitlines()[-1]
+
+    assert harness(capsys, "run", "tiny.yaml", "--only", "parts=1")[0] == 0
+    assert told("--set", "seeds=[3,4]", "--only", "parts=1").endswith("s one after another: 2 ran here before")
+    longer = ["--set", "train.epochs=1000", "--set", "seeds=[0]"]
+    # The fake ranks say 0.1 s an epoch, whatever they take.
+    like = re.fullmatch(
+        r"about 1 min (\d\d) s: 1 by trials of their method that ran here", told(*longer, "--only", "P=1")
+    )
+    assert like, told(*longer, "--only", "P=1")
+    assert 40 <= int(like.group(1)) <= 45
+    assert "1 by trials of their method that ran here, 1 by their arithmetic" in told(*longer)
+    assert "ran here" not in told("--results", "other")
+
+
+def test_plan_works_beside_results_of_no_suite(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("results").mkdir()
+    Path("results", "README.md").write_text("not yet")
+    code, out, err = harness(capsys, "plan", "tiny.yaml")
+    assert (code, err) == (0, "")
+    assert "6 by their arithmetic" in out.splitlines()[-1]
+
+
+def test_plan_warns_of_what_is_hardly_meant(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.launch.planner.cores", lambda: 2)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.version.cuda", None)
+    one_seed = ["plan", "tiny.yaml", "--set", "seeds=[0]"]
+
+    def notes(*options: str) -> list[str]:
+        _, out, err = harness(capsys, *one_seed, *options)
+        return [line for line in (out + err).splitlines() if line.startswith("note: ")]
+
+    assert notes() == []
+    assert notes("--set", "partition.parts=[2,12]") == [
+        "note: 1 trial: 12 ranks on 2 cores: times are of ranks that wait for one another"
+    ]
+    assert notes("--device", "gpu") == [f"note: 2 trials: device cuda, and {NO_GPU}"]
+    assert notes("--executor", "slurm", "--set", "partition.parts=[4]") == []  # not this machine's cores
+    excluded = "exclude=[{parts: 1}, {parts: 3}]"
+    assert notes("--set", excluded) == [f"note: --set {excluded}: exclude.1: excludes no trial of the suite"]
+
+
+def test_what_no_machine_could_hold_is_refused(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is planned for it, by `plan` and `run` alike; a line for each mistake."""
+    monkeypatch.setattr("harness.launch.executors.local.capacity", lambda: Capacity(30 << 20))
+    wide = ["--set", "partition.parts=[2,11,12]", "--set", "model.hidden=10000000", "--set", "seeds=[0]"]
+    lines = (
+        "error: --set partition.parts=[2,11,12]: bad value 11: this machine has memory for 10 processes "
+        "(fewer parts, or more machines)\n"
+        "error: --set partition.parts=[2,11,12]: bad value 12: this machine has memory for 10 processes "
+        "(fewer parts, or more machines)\n"
+        "error: --set model.hidden=10000000: bad value 10000000: weights, gradients and moments of a rank take "
+    )
+    for command in ("plan", "run"):
+        code, _, err = harness(capsys, command, "tiny.yaml", *wide)
+        assert code == 2
+        assert err.startswith(lines)
+        assert err.endswith(", this machine has 30 MiB (make it smaller)\n")
+        assert len(err.splitlines()) == 3
+    assert harness(capsys, "plan", "tiny.yaml", *wide, "--nnodes", "2")[2].startswith("error: --set model.hidden")
+    parts = ["--set", "partition.parts=[2,13]"]
+    assert harness(capsys, "run", "tiny.yaml", *parts)[::2] == (
+        2,
+        "error: --set partition.parts=[2,13]: bad value 13: ring has 12 nodes (at most 12)\n",
+    )
+
+
+def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = harness(capsys, "plan", "tiny.yaml", "--set", "datasets=[reddit]", "--set", "seeds=[0]")
+    assert code == 0
+    row = re.compile(r"^\w{12}  skip   reddit sage-2x4 full P=1 chunk seed=0  [\d.]+ GiB +reddit is not here$", re.M)
+    assert row.search(out)
+    assert out.endswith("\n2 trials: 0 done, 0 to run, 2 skipped\nget the missing data: harness data get reddit\n")
