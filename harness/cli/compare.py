@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from harness.report.rivals import Match
     from harness.results.comparison import Compared, Pair, Pairing, Point
     from harness.results.contrast import Drift
+    from harness.results.frames import ResultInputs
     from harness.results.projection import HostLink, Projection
     from harness.results.record import Record
 
@@ -390,12 +391,16 @@ def project(
     validate: Annotated[
         bool, typer.Option("--validate", help="Compare with the twins measured on other networks instead.")
     ] = False,
+    by_trial: Annotated[
+        bool, typer.Option("--trials", help="A row a trial and network, as csv has it, in place of rankings.")
+    ] = False,
     format: Printed = "table",
 ) -> None:
-    """Predict epoch time on another network.
+    """Predict epoch time, time to the target and ranking on other networks.
 
     From each trial's measured compute and its bytes by peer; see docs/design/networks.md for the model.
-    Left out are trials of one rank, those that failed, and those timed without phases.
+    Methods are ranked over seeds, trials of one rank as measured. Left out are trials timed without phases, and those
+    whose ranks shared cores without CPU seconds by phase.
     """
     from harness.results.frames import load_inputs
     from harness.results.projection import parse_link, why_not
@@ -406,8 +411,12 @@ def project(
         latency_s = parse_latency(latency)
     except ValueError as error:
         raise UserError(str(error), key="--latency") from None
-    records = sorted(load_inputs(results).records.values(), key=lambda r: (r.suite, r.started, r.label))
+    inputs = load_inputs(results)
+    records = sorted(inputs.records.values(), key=lambda r: (r.suite, r.started, r.label))
     groups = _groups(records, base, results)
+    ranked = format == "table" and not validate and not by_trial
+    if ranked:
+        _rankings(inputs, links, base, latency_s, ranks_per_host)
     if validate:
         rows, notes = _validation(groups, results)
     else:
@@ -415,9 +424,10 @@ def project(
         hosts = "a host of its own for each rank" if ranks_per_host == 1 else f"{ranks_per_host} ranks a host"
         notes = [f"Latency {latency}, {hosts}; compute includes the wait for slower ranks where it was measured apart."]
         notes += [f"{link.name}: {link.source}." for link in links if link.source]
-    (table if format == "table" else print_csv)(VALIDATION if validate else PROJECTION, rows)
+    if not ranked:
+        (table if format == "table" else print_csv)(VALIDATION if validate else PROJECTION, rows)
     left_out = Counter(reason for record in records if (reason := why_not(record)))
-    notes += [f"Left out: {count} where the trial {reason}." for reason, count in left_out.items()]
+    notes += [f"Not projected: {count} where the trial {reason}." for reason, count in left_out.items()]
     for note in [PROJECTION_MODEL, *notes]:
         typer.echo(note, err=format == "csv")
 
@@ -458,6 +468,31 @@ def _projections(
         speed_up = on(link, full).epoch_time_s / epoch if full and epoch else None
         rows.append((*head, link.name, *shown, 100 * found.communication, speed_up))
     return rows
+
+
+def _rankings(
+    inputs: ResultInputs, links: Sequence[HostLink], base: str | None, latency_s: float, ranks_per_host: int
+) -> None:
+    """Print for each network who reaches the target first, and all methods in the order of their times."""
+    from harness.report.elsewhere import EpochView, find_elsewhere, placed, ranking
+    from harness.report.sections import make_sections
+    from harness.report.summary import named_sections
+    from harness.report.values import values_of
+
+    named = named_sections(make_sections(inputs))
+    sections, hosted = [section for section, _ in named], ranks_per_host
+    for there in find_elsewhere(sections, inputs.records, links, base=base, latency_s=latency_s, ranks_per_host=hosted):
+        for section, name in ((there.sections.get(each.anchor), name) for each, name in named):
+            if section is None:
+                continue
+            view, epochs = ranking(section), values_of(section, "epoch_time_s")
+            of = "median epoch s" if isinstance(view, EpochView) else "median s to target"
+            rows = [
+                (variant.label, parts, view.times[variant, parts].count, epochs[variant, parts].mean, median, place)
+                for (variant, parts), median, place in placed(view)
+            ]
+            table(("method", "P", "seeds", "mean epoch s", of, "place"), rows, title=there.sentence(section, name))
+            typer.echo()
 
 
 def _validation(groups: Sequence[tuple[Record, Sequence[Record]]], results: Path) -> tuple[list[Row], list[str]]:

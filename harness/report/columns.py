@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from harness.metrics import Metric
 from harness.results.frames import declared_by, is_baseline
+from harness.results.projection import shares_cores
 from harness.results.record import Record
 from harness.results.reduce import between_ranks
 
@@ -52,21 +53,13 @@ def record_values(record: Record | None) -> dict[str, Any]:
         **({"subgraphs_per_s": drawn / seconds} if drawn and seconds else {}),
         **({"pooled_per_s": pooled / filling} if pooled and filling else {}),
         "target": (record.config.get("train") or {}).get("target"),
-        "crowded": _crowded(record),
+        "crowded": shares_cores(record),
         "peer_bytes": peer_bytes(record),
         "part_sizes": part_sizes(record),
         **_largest(meters, "sample_interval_s", "interval_s"),
         **_largest(meters, "pss_interval_s", "pss_interval_s"),
         **{f"{WHY}{figure}": why for figure, why in _unavailable(meters).items()},
     }
-
-
-def _crowded(record: Record) -> bool:
-    where, partition = record.environment, record.config.get("partition") or {}
-    cores, threads, ranks = where.get("usable_cores"), where.get("threads"), partition.get("parts")
-    if record.config.get("device") == "cuda" or where.get("nodes") or not (cores and threads and ranks):
-        return False
-    return bool(ranks * threads > cores)
 
 
 def _ranks(times: Sequence[float]) -> dict[str, float]:

@@ -9,7 +9,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from types import MappingProxyType
 from typing import NamedTuple
@@ -21,14 +21,16 @@ import pandas as pd
 from harness.claims import judge
 from harness.errors import UserError
 from harness.registry import PluginKey
+from harness.report.elsewhere import Elsewhere, find_elsewhere, left_out, networks_table, unchanged
 from harness.report.figure import Figure, Picture
 from harness.report.page_data import embedded_figure, embedded_trials
 from harness.report.palette import Style, on_dark
 from harness.report.sections import Section, make_sections
-from harness.report.summary import Summary, answer_sentences, claims_table, make_summaries
+from harness.report.summary import Summary, answer_sentences, claims_table, make_summaries, named_sections
 from harness.report.sweeps import Networks, find_networks, find_workloads, sweeps
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.views import VIEWS, Kind, ReportView, ShownView, Subject, Told, show
+from harness.report.views.answer import AnswerView
 from harness.report.warnings import FLAGS, Note, environment_rows, failure_table, make_notes, unclaimed_notes
 from harness.results.frames import ResultInputs
 from harness.results.record_store import KeptSuite, kept_suites
@@ -85,13 +87,27 @@ class ShownSection:
     views: tuple[ShownView, ...]
 
 
+class OnNetwork(NamedTuple):
+    """What the page shows in place of what was measured: sentences by a section's anchor, tables by a view's."""
+
+    elsewhere: Elsewhere
+    sentences: dict[str, str]
+    tables: dict[str, Table]
+
+    @property
+    def name(self) -> str:
+        """The network's."""
+        return self.elsewhere.link.name
+
+
 @dataclass(frozen=True)
 class Report:
     """Everything that is written, whatever the format.
 
     `sentences`: who reaches the target first, of each section; `line`: when, of what suites, what failed, flags;
     `left_out`: the views that say nothing, in one line; `claims`: the tables of the claims summary; `answers`: the
-    sections before everything else; `renewed_s`: how often a browser loads the page anew (None: never).
+    sections before everything else; `elsewhere`: what their tables and the sentences are on other networks;
+    `not_projected`: which trials are not there; `renewed_s`: how often a browser loads the page anew (None: never).
     """
 
     title: str
@@ -107,7 +123,16 @@ class Report:
     left_out: str = ""
     claims: tuple[Table, ...] = ()
     answers: tuple[ShownSection, ...] = ()
+    elsewhere: tuple[OnNetwork, ...] = ()
+    not_projected: str = ""
     renewed_s: int | None = None
+
+    def on(self, section: Section, *tables: str) -> str:
+        """Return where a section's sentence, or tables of some anchors, are shown: networks' names; "" everywhere."""
+        if not self.elsewhere or unchanged(section):
+            return ""
+        there = (o.name for o in self.elsewhere if {section.anchor, *tables} & {*o.sentences, *o.tables})
+        return " ".join(("measured", *there))
 
     @property
     def charted(self) -> list[Section]:
@@ -133,6 +158,7 @@ def make_report(
     answers, shown = [], []
     silent: dict[str, list[str]] = {view.title: [] for view, _ in views}  # by title: where they say nothing
     told: defaultdict[str, set[Told]] = defaultdict(set)  # by section
+    elsewhere = _on_networks(inputs, sections, [view for view, own in views if own and view.first])
     subjects: list[tuple[Kind, Sequence[Subject]]] = [
         ("workloads", find_workloads(sections)),
         ("section", sections),
@@ -148,6 +174,13 @@ def make_report(
                 silent[view.title] += [] if made[-1] else [section.title]
         first, others = (tuple(each for each in made if each and each.first == place) for place in (True, False))
         answers += [ShownSection(section, first)] if first else []
+        if of == "section" and (table := networks_table(section, [each.elsewhere for each in elsewhere])):
+            others = tuple(
+                replace(each, more=(*each.more, table))
+                if each.anchor == f"{section.anchor}-{AnswerView.name}"
+                else each
+                for each in others
+            )
         if of != "workloads" and (others or not first):
             shown.append(ShownSection(section, others))
     seen = {each.title for own in (*answers, *shown) for each in own.views}
@@ -168,8 +201,31 @@ def make_report(
         left_out=", ".join(named),
         claims=tuple(map(claims_table, judge(inputs.runs, known, inputs.declared))),
         answers=tuple(answers),
+        elsewhere=elsewhere,
+        not_projected=left_out(inputs.records.values()),
         shown=shown,
     )
+
+
+def _on_networks(
+    inputs: ResultInputs, sections: Sequence[Section], views: Sequence[type[ReportView]]
+) -> tuple[OnNetwork, ...]:
+    """Return what sections, and all data sets together, are on other networks, in the views before everything else."""
+    found = []
+    for there in find_elsewhere(sections, inputs.records):
+        every = [
+            there.sections.get(each.anchor, each if max(each.parts, default=1) == 1 else None) for each in sections
+        ]
+        known = [each for each in every if each]
+        together = find_workloads(known) if len(known) == len(every) else []
+        subjects: list[tuple[Kind, Subject]] = [("workloads", own) for own in together]
+        subjects += [("section", own) for own in there.sections.values()]
+        made = [show(view, own, set()) for kind, own in subjects for view in views if view.of == kind]
+        tables = {view.anchor: there.marked(view.table) for view in made if view and view.table}
+        named = {each.anchor: there.sentence(each, name) for each, name in named_sections(sections)
+                 if each.anchor in there.sections}  # fmt: skip
+        found.append(OnNetwork(there, named, tables))
+    return tuple(found)
 
 
 def _line(inputs: ResultInputs, known: Mapping[str, KeptSuite], sections: Sequence[Section]) -> str:

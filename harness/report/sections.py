@@ -27,6 +27,7 @@ from harness.report.variants import (
     without_target,
 )
 from harness.results.frames import ResultInputs, declared_metrics
+from harness.results.projection import Checked
 from harness.results.record import Record, flatten, of_workload, own_settings
 from harness.results.stats import derived_target, show_value, text
 from harness.results.tuned import Tuning
@@ -43,7 +44,7 @@ class Section:
     are added. `repeats`: the runs that its rows are means of, see `ResultInputs.runs` (None: each is of one). `badge`:
     the origin of data that are not the real set. `declared`: the metrics that the methods declare, by column. `tuning`:
     the search of the methods' settings on this data set, if there was one. `looks`: the seeds at which methods were
-    compared, time after time, see `KeptSuite.looks`.
+    compared, time after time, see `KeptSuite.looks`. `off`: how far times are off at most that are projected.
     """
 
     anchor: str
@@ -62,6 +63,14 @@ class Section:
     declared: Mapping[str, Metric]
     tuning: Tuning | None = None
     looks: tuple[tuple[int, ...], ...] = ()
+    off: Checked | None = None
+
+    def doubt(self, *parts: int) -> float:
+        """Return up to which ratio of times trials on these numbers of parts cannot be told apart, 1 as measured.
+
+        Each that is projected may be off; none on one part is.
+        """
+        return self.off.factor ** sum(count > 1 for count in parts) if self.off else 1.0
 
     @cached_property
     def ok(self) -> pd.DataFrame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from harness.report.table import Cell, Group, Key, Row, Table
 from harness.report.values import Comparison, Values, by_seed, counted_units, listed, values_of
 from harness.report.variants import Variant
 from harness.report.views.answer import AnswerView
-from harness.results.projection import LOOPBACK
+from harness.results.projection import LOOPBACK, rate_label
 from harness.results.stats import byte_unit, join_unique, percent, significant, time_unit, trials
 
 
@@ -115,10 +114,15 @@ def _least(section: Section, parts: int, column: str, what: str, sizes: dict[Var
 
 def answer_sentences(sections: Sequence[Section]) -> list[tuple[Section, str]]:
     """Return of each section who reaches its target first, see `answer_sentence`; of trials of a search nothing."""
+    return [(each, answer_sentence(each, name)) for each, name in named_sections(sections)]
+
+
+def named_sections(sections: Sequence[Section]) -> list[tuple[Section, str]]:
+    """Return the sections that are of no search, each with what its data are called in a sentence."""
     own = [section for section in sections if ("search", "settings") not in section.facts]
     places = [_where(section, section.name) for section in own]
     alone = [places.count(place) == 1 for place in places]
-    return [(each, answer_sentence(each, each.name if a else each.title)) for each, a in zip(own, alone, strict=True)]
+    return [(each, each.name if a else each.title) for each, a in zip(own, alone, strict=True)]
 
 
 def answer_sentence(section: Section, name: str) -> str:
@@ -198,9 +202,7 @@ def _named(section: Section, key: Key) -> str:
 
 def _where(section: Section, name: str) -> str:
     """Name data, network, number of ranks and device."""
-    units = {"k": "k", "m": "M", "g": "G", "t": "T"}
-    links = [re.sub(r"([\d.]+)([kmgt]?)bit", lambda rate: f"{rate[1]} {units.get(rate[2], '')}bit/s", each)
-             for each in section.networks if each != LOOPBACK]  # fmt: skip
+    links = [rate_label(each) for each in section.networks if each != LOOPBACK]
     several = [str(parts) for parts in section.parts if parts > 1]
     over = f" over {' and '.join(links)}" if links and several else ""
     devices = join_unique("GPU" if each == "cuda" else str(each).upper() for each in section.frame["device"].dropna())

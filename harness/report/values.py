@@ -104,6 +104,7 @@ class Comparison:
 
     def __init__(self, section: Section, parts: int, column: str, means: Mapping[Variant, float]) -> None:
         self.metric, self.means = section.metric_of(column), means
+        self.doubt = math.log(section.doubt(parts, parts)) if self.metric.unit.startswith("s") else 0.0
         self.unit = "run" if self.metric.machine and section.repeats is not None else "seed"
         self.order = sorted(means, key=lambda variant: means[variant], reverse=self.metric.better == "more")
         trials = section.runs_of if self.metric.machine else section.select
@@ -139,6 +140,8 @@ class Comparison:
         if self.order.index(one) < self.order.index(other) or self.means[one] == self.means[other]:
             return False
         found = self.found.get((other, one))
+        if found and self.doubt and min(abs(found.low or 0.0), abs(found.high or 0.0)) < self.doubt:  # of a projection
+            return False
         return found.sure and self.metric.worse(found.size) if found else self.metric.exact
 
     @cached_property

@@ -83,6 +83,8 @@ def csv_files(report: Report, inputs: ResultInputs) -> Iterator[tuple[str, bytes
             yield f"figures/{picture.name}.csv", to_csv(picture.data)
     if report.networks:
         yield "network.csv", to_csv(pd.concat([network.frame for network in report.networks], ignore_index=True))
+    if report.elsewhere:
+        yield "projected.csv", to_csv(pd.concat([on.elsewhere.frame for on in report.elsewhere], ignore_index=True))
 
 
 def draw_all(

@@ -4,6 +4,8 @@ The model (alpha-beta, one link a host) and what it assumes:
 
 - An epoch is compute, then communication. Compute is what was measured: all phases but comm, wait and
   reduce, of the rank that computes most. Ranks of one host share its link, and use none among themselves.
+- Where ranks share cores, their phases have the waits for a core in them: CPU seconds take their place, as if each
+  rank had a core.
 - Every exchange (one purpose, layer and direction) is a step that all ranks take together: the largest over
   hosts of max(bytes out, bytes in) / rate, plus one latency a call. A link is full duplex, the switch between
   hosts has no limit, and messages to several peers travel at once.
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +54,19 @@ class HostLink:
     sockets: bool = True
     name: str = ""
     source: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name as a sentence has it: 10 Gbit/s, NVLink."""
+        return "NVLink" if self.name == "nvlink" else rate_label(self.name)
+
+
+def rate_label(text: str) -> str:
+    """Return text with its rates as a sentence has them: of "1gbit+50us" "1 Gbit/s+50us"."""
+    return re.sub(r"([\d.]+)([kmgt]?)bit", lambda rate: f"{rate[1]} {_UNITS.get(rate[2], '')}bit/s", text)
+
+
+_UNITS = {"k": "k", "m": "M", "g": "G", "t": "T"}
 
 
 @dataclass(frozen=True)
@@ -98,7 +114,20 @@ def why_not(record: Record) -> str | None:
         return "has no phases"
     if any("traffic" not in rank for rank in record.ranks):
         return "has no bytes by peer"
+    if shares_cores(record) and not any(record.result.get("rank_cpu") or ()):
+        return "shares cores among its ranks and has no CPU seconds by phase"
+    if shares_cores(record) and record.environment["threads"] > 1:  # how far they worked at a time is not known
+        return "shares cores among ranks of several threads"
     return None
+
+
+def shares_cores(record: Record) -> bool:
+    """Return whether more ranks, times threads, were on a machine than it had cores."""
+    where, partition = record.environment, record.config.get("partition") or {}
+    cores, threads, ranks = where.get("usable_cores"), where.get("threads"), partition.get("parts")
+    if record.config.get("device") == "cuda" or where.get("nodes") or not (cores and threads and ranks):
+        return False
+    return bool(ranks * threads > cores)
 
 
 def project(
@@ -106,7 +135,8 @@ def project(
 ) -> Projection:
     """Predict a trial's epoch on another network; the module says how.
 
-    Phases are means over epochs; they are scaled so that they add up to the trial's headline epoch time.
+    Phases are means over epochs; they are scaled so that they add up to the trial's headline epoch time, CPU seconds
+    (of ranks that share cores) are not.
 
     Args:
         record: a trial that ended well, of at least two ranks.
@@ -125,17 +155,18 @@ def project(
         return sum(seconds for phase, seconds in phases.items() if phase not in NOT_COMPUTE)
 
     sent = _transfers(record, HostLink(rate_bits_s, latency_s, ranks_per_host, sockets))
-    phases = max(_rank_phases(record), key=compute)
-    scale = float(record.result["epoch_time_s"]) / sum(phases.values())
+    shared = shares_cores(record)
+    phases = max(record.result["rank_cpu"] if shared else _rank_phases(record), key=compute)
+    scale = 1.0 if shared else float(record.result["epoch_time_s"]) / sum(phases.values())
     if sockets:
         spec = network_of(record)
         measured_on = HostLink(math.inf, ranks_per_host=len(record.ranks))  # the loopback is no link
-        if spec is not None:
+        if spec is not None and not shared:  # no CPU waits for the wire
             measured_on = HostLink(spec.bits_s, spec.latency_s, spec.ranks_per_host)
         own = _transfers(record, measured_on)
         for kind, phase in (("exchange", "comm"), ("reduce", "reduce")):
             sent[kind] = max(sent[kind], scale * phases.get(phase, 0.0) - own[kind])
-    wait_s = scale * phases.get("wait", 0.0)
+    wait_s = 0.0 if shared else scale * phases.get("wait", 0.0)
     return Projection(scale * compute(phases), wait_s, sent["exchange"], sent["reduce"], sent["overlapped"])
 
 
@@ -254,10 +285,48 @@ class Comparison:
 
 
 def compare_counterparts(group: Sequence[Record], base: Record) -> list[Comparison]:
-    """Hold the projection of `base` against every other trial of its group that has a network."""
+    """Hold the projection of `base` against every other trial of its group that has a network, and cores enough."""
     found = []
-    for record in group:
-        if record is not base and (spec := network_of(record)):
+    for record in group:  # where ranks share cores, what is measured is not what is projected
+        if record is not base and (spec := network_of(record)) and not shares_cores(record):
             projected = project(base, spec.bits_s, spec.latency_s, ranks_per_host=spec.ranks_per_host)
             found.append(Comparison(record, float(record.result["epoch_time_s"]), projected))
     return found
+
+
+OFF = {"breakdown": -0.103, "plain": -0.16, "shared": -0.36}
+"""The worst errors of docs/design/networks.md, by how trials were timed, and of those whose ranks share cores."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The worst error of projections that were held against measurements, and in words where that was."""
+
+    error: float
+    where: str
+
+    @property
+    def factor(self) -> float:
+        """By which factor times are off at most, one way or the other."""
+        return max(1 + self.error, 1 / (1 + self.error))
+
+    def __str__(self) -> str:
+        return f"off by at most {math.ceil(1000 * abs(self.error)) / 10:g} % where that was checked, {self.where}"
+
+
+def checked(records: Iterable[Record]) -> Checked:
+    """Return how far projections of records may be off.
+
+    By the trials among them that were measured on several networks; where there are none, and where ranks share cores,
+    by the design's checks (`OFF`).
+    """
+    kinds, pairs = set[str](), list[Comparison]()
+    for group in counterparts(records):
+        if base := base_of(group):
+            kinds.add("shared" if shares_cores(base) else str(base.config.get("timing")))
+            pairs += [] if shares_cores(base) else compare_counterparts(group, base)
+    where = f"on {rate_label(' and '.join(sorted({network_label(each.trial) for each in pairs})))}"
+    found = [Checked(each.error, where) for each in pairs]
+    for kind in kinds & {"shared"} if found else kinds:
+        found.append(Checked(OFF.get(kind, OFF["plain"]), "see docs/design/networks.md"))
+    return max(found, key=lambda each: each.factor, default=Checked(0.0, ""))

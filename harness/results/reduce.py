@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -172,30 +173,41 @@ def _timing(epochs: _Epochs) -> Json:
 
 _TIMING = (
     *("epoch_time_s", "epoch_time_low_s", "epoch_time_high_s", "timed_epochs", "too_short", "noisy"),
-    *("steps", "step_time_s", "throughput_epochs_s", "imbalance", "rank_epoch_time_s", "rank_phases"),
+    *("steps", "step_time_s", "throughput_epochs_s", "imbalance", "rank_epoch_time_s", "rank_phases", "rank_cpu"),
     *("residue", "barrier_cost", "cpu_utilisation"),
 )
 
 
 def _phases(epochs: _Epochs) -> Json:
-    """Phases of every rank and of the slowest, their sums, and the share that no named phase covers."""
+    """Phases of every rank and of the slowest, their sums, and the share that no named phase covers.
+
+    `rank_cpu`: the CPU seconds of every rank by phase, of all its threads.
+    """
     first = epochs.by_rank[0][epochs.phased[0]]
-    columns = [key for key in first if key.startswith("time_") and first[key] is not None]
-    if not columns:
+
+    def means(rank: int, prefix: str) -> Json:
+        phases = (key[len(prefix) : -len("_s")] for key in first if re.fullmatch(f"{prefix}.+_s", key))
+        return {
+            phase: epochs.mean(rank, f"{prefix}{phase}_s", epochs.phased) or 0.0
+            for phase in phases
+            if first[f"{prefix}{phase}_s"] is not None
+        }
+
+    ranks = range(len(epochs.by_rank))
+    by_rank = [means(rank, "time_") for rank in ranks]
+    if not by_rank[0]:
         return {}
-    by_rank: list[Json] = []
     residues: list[float] = []
-    for rank in range(len(epochs.by_rank)):
-        means = {key: epochs.mean(rank, key, epochs.phased) or 0.0 for key in columns}
+    for rank, own in enumerate(by_rank):
         wall = epochs.mean(rank, "epoch_time_s", epochs.phased) or 0.0
-        named = sum(seconds for key, seconds in means.items() if key != "time_other_s")
+        named = sum(seconds for phase, seconds in own.items() if phase != "other")
         residues.append(abs(wall - named) / wall if wall else 0.0)
-        by_rank.append({key[len("time_") : -len("_s")]: seconds for key, seconds in means.items()})
     own = by_rank[epochs.slowest]
     return {
         **{f"time_{phase}_s": seconds for phase, seconds in own.items()},
         **{f"sum_{name}_s": sum(own.get(phase, 0.0) for phase in parts) for name, parts in SUMS.items()},
         "rank_phases": by_rank,
+        "rank_cpu": [means(rank, "cpu_") for rank in ranks],
         "residue": max(residues),
     }
 

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from report.fake import METHODS, write_results
+from support.networks import write_networks
 
 from harness.registry import find_plugins
 from harness.report import write_report
@@ -657,4 +658,31 @@ def test_a_phone_shows_the_answer_first_and_breaks_no_word_of_a_name(browser: pl
     assert page.evaluate(BROKEN) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate("document.querySelector('main tbody tr').getBoundingClientRect().top") < 844
+    page.close()
+
+
+def test_choosing_a_network_changes_sentence_and_table(browser: playwright.Browser, tmp_path: Path) -> None:
+    """Made-up trials: at 1 Gbit/s `full` waits for its bytes, over NVLink it has the shortest epoch."""
+    options: dict[str, Any] = {"compute": {"full": 0.10, "bns-gcn": 0.11}, "payload": 100, "scored": True}
+    results = write_networks(tmp_path, [None], (0, 1, 2), **options)
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.goto(write_report(results, tmp_path / "out", ("html",)).as_uri())
+    places = (".lead", "#answer + section figcaption b", "#answer + section tbody tr:first-child th")
+    visible = "s => [...document.querySelectorAll(s)].filter(e => e.getClientRects().length).map(e => e.textContent)"
+    seen: dict[str, list[list[str]]] = {}
+    for name in ("measured", "1gbit", "nvlink", "measured"):
+        page.select_option("#on", name)
+        found = [page.evaluate(visible, at) for at in places]
+        sentences, titles, first = found
+        assert len(sentences) == len(first) == 1
+        projected = name != "measured"
+        assert sentences[0].startswith("Projected to ") == projected
+        assert ("projected to" in titles[0]) == projected
+        assert page.is_visible("#projected") == projected
+        assert page.is_visible("[data-chart-of]") != projected
+        assert seen.setdefault(name, found) == found  # at the end as it was
+    assert seen["1gbit"][2] == ["bns-gcn (rate=0.1), P = 2"]
+    assert seen["nvlink"][2] == seen["measured"][2] == ["full, P = 2"]
+    assert "bns-gcn (rate=0.1) reaches 75 % first" in seen["1gbit"][0][0]
+    assert "full reaches 75 % first" in seen["nvlink"][0][0]
     page.close()

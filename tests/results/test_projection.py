@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.results.projection import base_of, compare_counterparts, counterparts, parse_link, project, why_not
+from harness.results.projection import (
+    OFF,
+    base_of,
+    checked,
+    compare_counterparts,
+    counterparts,
+    parse_link,
+    project,
+    shares_cores,
+    why_not,
+)
 
 FRAMED = 1514 / 1448
 EPOCHS = 4
@@ -31,7 +41,12 @@ def measured(make_record):
     """Make a record of ranks with these rows; rank 1 computes 0.5 s of its epoch of 0.6 s, rank 0 less."""
 
     def make(*traffic: list[dict[str, Any]], network: Any = None, epoch: float = 0.6, **result: Any):
-        config = {"partition": {"parts": len(traffic)}, "method": {"name": "full"}, "network": network}
+        config = {
+            "partition": {"parts": len(traffic)},
+            "method": {"name": "full"},
+            "network": network,
+            "timing": "plain",
+        }
         phases = [{"forward": 0.1, "backward": 0.1, "comm": 0.35, "reduce": 0.05} for _ in traffic]
         phases[1] = {"sample": 0.1, "forward": 0.2, "other": 0.2, "comm": 0.07, "wait": 0.0, "reduce": 0.03}
         figures = {"epochs": EPOCHS, "epoch_time_s": epoch, "rank_phases": phases}
@@ -127,6 +142,49 @@ def test_sockets_cost_headers_and_what_software_took(measured) -> None:
     unlimited = project(measured(*rows), math.inf, 0)
     assert unlimited.epoch_time_s == pytest.approx(0.6)  # the trial itself
     assert unlimited.exchange_s == pytest.approx(0.07)
+
+
+def crowded(measured, threads: int = 1, **result: Any):
+    """Two ranks on one core: wall time twice the CPU seconds and more."""
+    busy = {"forward": 0.2, "backward": 0.05, "comm": 0.03, "wait": 0.01}
+    cpu = [{"forward": 0.1, "backward": 0.1, "comm": 0.02}, busy]
+    rows = [[channel(peer, 1448, 1448), reduction(0)] for peer in (1, 0)]
+    found = measured(*rows, epoch=1.4, **{"rank_cpu": cpu, **result})
+    where = {"usable_cores": 1, "threads": threads}
+    return found.model_copy(update={"environment": where, "config": found.config | {"seed": 1}})
+
+
+def test_ranks_that_share_cores_compute_their_cpu_seconds(measured) -> None:
+    """Rank 1 has 0.25 s of compute and 0.03 s for what it sends; its waits are for the core and do not count."""
+    record = crowded(measured)
+    assert shares_cores(record)
+    found = project(record, 8 * 1514, 0)
+    assert (found.compute_s, found.wait_s, found.exchange_s) == (pytest.approx(0.25), 0, pytest.approx(1))
+    assert project(record, math.inf, 0).epoch_time_s == pytest.approx(0.25 + 0.03)
+    apart = record.model_copy(update={"environment": {"usable_cores": 2, "threads": 1}})
+    assert not shares_cores(apart)
+    assert project(apart, math.inf, 0).epoch_time_s == pytest.approx(1.4)
+
+
+def test_shared_cores_without_cpu_seconds_or_with_threads_are_not_projected(measured) -> None:
+    assert why_not(crowded(measured, rank_cpu=None)) == "shares cores among its ranks and has no CPU seconds by phase"
+    assert why_not(crowded(measured, threads=2)) == "shares cores among ranks of several threads"
+
+
+def test_how_far_projections_are_off(measured) -> None:
+    """Of counterparts the worst; without any, and of shared cores, what the design's checks found."""
+    rate = {"rate": "12.112mbit", "latency": "0", "ranks_per_host": 1}
+    rows = [[channel(peer, 1448_000, 1448_000)] for peer in (1, 0)]
+    alone = measured(*rows)
+    assert checked([alone]).error == OFF["plain"]
+    assert checked([crowded(measured)]).error == OFF["shared"]
+    slow = measured(*rows, network=rate, epoch=1.6)  # 0.5 s and a second of wire, 0.03 s for the all-reduce
+    found = checked([alone, slow])
+    assert (found.error, found.where) == (pytest.approx(1.53 / 1.6 - 1), "on 12.112 Mbit/s")
+    assert found.factor == pytest.approx(1.6 / 1.53)
+    assert checked([alone, slow, crowded(measured)]).error == OFF["shared"]
+    on_one_core = slow.model_copy(update={"environment": {"usable_cores": 1, "threads": 1}})
+    assert compare_counterparts([alone, on_one_core], alone) == []
 
 
 def test_phases_are_scaled_to_the_headline(measured) -> None:

@@ -225,6 +225,15 @@ def test_epoch_time_is_of_plain_epochs_and_phases_are_of_those_with_barriers() -
     assert got["sum_compute_s"] == pytest.approx(2.0)  # forward 1, other 1
 
 
+def test_cpu_seconds_by_phase_are_of_the_epochs_that_phases_are_of() -> None:
+    ranks = [with_barriers(r, [9.0, 1.0, 3.0, 1.0, 5.0, 1.0]) for r in range(2)]
+    assert reduce(ranks)["rank_cpu"] == [{}, {}]  # of rows that are older
+    for r, report in enumerate(ranks):
+        for row in report["epochs"]:
+            row |= {"cpu_forward_s": 0.1 * row["epoch"] + r, "cpu_other_s": None}
+    assert reduce(ranks)["rank_cpu"] == [{"forward": pytest.approx(0.3 + r)} for r in range(2)]  # epochs 2 and 4
+
+
 def test_residue_is_the_worst_ranks_share_that_no_named_phase_covers() -> None:
     calm, loose = rank(0, [1.0] * 8), rank(1, [1.0] * 8)
     for row in calm["epochs"]:

@@ -302,6 +302,21 @@ function makeFilters() {
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") close(null); });
 }
 
+// --- other networks
+
+// What has a list of networks is shown on those alone; "measured" is where the trials ran.
+function makeNetworks() {
+  const select = document.getElementById("on");
+  if (!select) return;
+  const choose = () => {
+    for (const each of all("[data-on]")) each.hidden = !each.dataset.on.split(" ").includes(select.value);
+    document.getElementById("projected").hidden = select.value === "measured";
+    select.classList.toggle("some", select.value !== "measured");
+  };
+  select.addEventListener("change", () => { choose(); update(); });
+  choose(); // a browser may remember what was chosen
+}
+
 // --- what is folded
 
 function makeFolds() {
@@ -341,6 +356,7 @@ function makeSwitch() {
 
 makeFilters();
 makeBaseline();
+makeNetworks();
 makeFolds();
 makeSwitch();
 all("figure.table table").forEach(makeSortable);

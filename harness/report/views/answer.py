@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -218,7 +219,12 @@ class AnswerView(ReportView):
         """How every two rows compare, whatever their numbers of parts."""
         times, looks = {key: self.times[key] for key in self.rows}, self.section.looks
         found = compare_at_looks(times, looks, self._luck) if looks else compare(times, self._luck)
-        return {frozenset((pair.method, pair.over)): pair for pair in found}
+        return {frozenset((pair.method, pair.over)): self._beyond_doubt(pair) for pair in found}
+
+    def _beyond_doubt(self, pair: Ahead[Key]) -> Ahead[Key]:
+        """Return a pair as it is whatever a projection's error."""
+        doubt = self.section.doubt(pair.method[1], pair.over[1])
+        return replace(pair, sure=pair.sure and pair.least >= doubt, least=max(1.0, pair.least / doubt))
 
     @cached_property
     def open(self) -> list[Key]:
