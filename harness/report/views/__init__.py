@@ -163,8 +163,8 @@ def show(view: type[ReportView], subject: Subject, given: set[Given], *, own: bo
     """Return what a view shows of its subject; None if that is nothing.
 
     What has no value or one for all says nothing, and a table without a figure nothing if all was `given` before; what
-    is shown is added to that. `own`: whether it is the tool's own; any other shows what it wants, and is shown as a line
-    that says so where it fails.
+    is shown is added to that. `own`: whether it is the tool's own; any other shows what it wants, and is shown as a
+    line that says so where it fails.
     """
     section = subject if isinstance(subject, Section) else subject.section
     anchor = f"{section.anchor}-{view.anchor or view.name}"
