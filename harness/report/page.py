@@ -29,7 +29,7 @@ from harness.report.sections import Section, make_sections
 from harness.report.summary import Summary, answer_sentences, claims_table, make_summaries, named_sections
 from harness.report.sweeps import Networks, find_networks, find_workloads, sweeps
 from harness.report.table import Cell, Group, Row, Table
-from harness.report.views import VIEWS, Kind, ReportView, ShownView, Subject, Told, show
+from harness.report.views import VIEWS, Given, Kind, ReportView, ShownView, Subject, show
 from harness.report.views.answer import AnswerView
 from harness.report.warnings import FLAGS, Note, environment_rows, failure_table, make_notes, unclaimed_notes
 from harness.results.frames import ResultInputs
@@ -156,9 +156,9 @@ def make_report(
     sections, networks = make_sections(inputs), find_networks(inputs)
     views, not_imported = _find_views(plugins)
     answers, shown = [], []
-    elsewhere = _on_networks(inputs, sections, [view for view, own in views if own and view.first])
     silent: dict[str, list[str]] = {view.title: [] for view, _ in views}  # by title: where they say nothing
-    told: defaultdict[str, set[Told]] = defaultdict(set)  # by section
+    given: defaultdict[str, set[Given]] = defaultdict(set)  # by section
+    elsewhere = _on_networks(inputs, sections, [view for view, own in views if own and view.first])
     subjects: list[tuple[Kind, Sequence[Subject]]] = [
         ("workloads", find_workloads(sections)),
         ("section", sections),
@@ -170,7 +170,7 @@ def make_report(
         made = []
         for view, own in views if len(section.ok) else ():
             if view.of == of:
-                made.append(show(view, subject, told[section.anchor], own=own))
+                made.append(show(view, subject, given[section.anchor], own=own))
                 silent[view.title] += [] if made[-1] else [section.title]
         first, others = (tuple(each for each in made if each and each.first == place) for place in (True, False))
         answers += [ShownSection(section, first)] if first else []

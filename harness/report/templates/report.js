@@ -355,8 +355,8 @@ function makeSwitch() {
 }
 
 makeFilters();
-makeNetworks();
 makeBaseline();
+makeNetworks();
 makeFolds();
 makeSwitch();
 all("figure.table table").forEach(makeSortable);

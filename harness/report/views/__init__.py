@@ -155,16 +155,16 @@ class ShownView:
 
 
 Subject = Section | Swept | Networks | Workloads
-Told = tuple[str, int | None, str, str]
+Given = tuple[str, int | None, str, str]
 """A value that a table has: of which row, at how many parts, its unit and its text."""
 
 
-def show(view: type[ReportView], subject: Subject, told: set[Told], *, own: bool = True) -> ShownView | None:
+def show(view: type[ReportView], subject: Subject, given: set[Given], *, own: bool = True) -> ShownView | None:
     """Return what a view shows of its subject; None if that is nothing.
 
-    What has no value or one for all says nothing, and a table without a figure nothing if all is `told` before; what is
-    shown is added to that. `own`: whether it is the tool's own; any other shows what it wants, and is shown as a line
-    that says so where it fails.
+    What has no value or one for all says nothing, and a table without a figure nothing if all was `given` before; what
+    is shown is added to that. `own`: whether it is the tool's own; any other shows what it wants, and is shown as a
+    line that says so where it fails.
     """
     section = subject if isinstance(subject, Section) else subject.section
     anchor = f"{section.anchor}-{view.anchor or view.name}"
@@ -185,9 +185,9 @@ def show(view: type[ReportView], subject: Subject, told: set[Told], *, own: bool
     if own and not view.first:
         picture = picture if table is None or narrowed(table) else None
         kept = [each and narrowed(each) for each in (table, *more)]
-        table, *others = [each if each and _told(each) - told else None for each in kept]
+        table, *others = [each if each and _given(each) - given else None for each in kept]
         table, more = table or (kept[0] if picture else None), tuple(filter(None, others))
-    told.update(*(map(_told, filter(None, (table, *more)))))
+    given.update(*(map(_given, filter(None, (table, *more)))))
     if not (table or picture or more):
         return None
     return ShownView(
@@ -195,9 +195,9 @@ def show(view: type[ReportView], subject: Subject, told: set[Told], *, own: bool
     )
 
 
-def _told(table: Table) -> set[Told]:
+def _given(table: Table) -> set[Given]:
     """Return the values that a table has."""
-    found: set[Told] = set()
+    found: set[Given] = set()
     units = [(re.findall(r"\(([^()]*)\)", head) or [""])[-1] for head in table.columns]
     above: int | None = None
     for row in table.rows:
