@@ -174,13 +174,9 @@ def make_report(
                 silent[view.title] += [] if made[-1] else [section.title]
         first, others = (tuple(each for each in made if each and each.first == place) for place in (True, False))
         answers += [ShownSection(section, first)] if first else []
-        if of == "section" and (table := networks_table(section, [each.elsewhere for each in elsewhere])):
-            others = tuple(
-                replace(each, more=(*each.more, table))
-                if each.anchor == f"{section.anchor}-{AnswerView.name}"
-                else each
-                for each in others
-            )
+        if of == "section" and others and (table := networks_table(section, [each.elsewhere for each in elsewhere])):
+            its = next((v for v in others if v.anchor == f"{section.anchor}-{AnswerView.name}"), others[0])
+            others = tuple(replace(v, more=(*v.more, table)) if v is its else v for v in others)
         if of != "workloads" and (others or not first):
             shown.append(ShownSection(section, others))
     seen = {each.title for own in (*answers, *shown) for each in own.views}
@@ -213,11 +209,8 @@ def _on_networks(
     """Return what sections, and all data sets together, are on other networks, in the views before everything else."""
     found = []
     for there in find_elsewhere(sections, inputs.records):
-        every = [
-            there.sections.get(each.anchor, each if max(each.parts, default=1) == 1 else None) for each in sections
-        ]
-        known = [each for each in every if each]
-        together = find_workloads(known) if len(known) == len(every) else []
+        known = [own for each in sections if (own := there.sections.get(each.anchor) or unchanged(each))]
+        together = find_workloads(known) if len(known) == len(sections) else []
         subjects: list[tuple[Kind, Subject]] = [("workloads", own) for own in together]
         subjects += [("section", own) for own in there.sections.values()]
         made = [show(view, own, set()) for kind, own in subjects for view in views if view.of == kind]

@@ -15,6 +15,7 @@ from support.networks import write_networks
 
 from harness.report import write_report
 from harness.report.elsewhere import LINKS, find_elsewhere, left_out, networks_table, placed, ranking
+from harness.report.page import make_report
 from harness.report.sections import Section, make_sections
 from harness.report.values import Comparison
 from harness.report.views.answer import AnswerView
@@ -153,3 +154,9 @@ def test_files_and_page_have_them(inputs: ResultInputs, tmp_path: Path) -> None:
     frame = pd.read_csv(out / "projected.csv").set_index(["network", "label", "parts", "seed"])
     assert frame.loc[("1gbit", "full", 2, 0), "epoch_time_s"] == pytest.approx(1.3112)
     assert len(frame) == 5 * 3 * len(SEEDS)
+
+
+def test_without_a_target_the_table_is_of_epochs(tmp_path: Path) -> None:
+    report = make_report(written(tmp_path, scored=False))
+    titles = [table.title for shown in report.shown for view in shown.views for table in view.more]
+    assert titles == ["Epoch time by network (s)"]
