@@ -66,7 +66,7 @@ class Section:
     off: Checked | None = None
 
     def doubt(self, *parts: int) -> float:
-        """Return up to which ratio of times trials on these numbers of parts cannot be told apart, 1 as measured.
+        """Return up to which ratio of times trials on these numbers of parts cannot be distinguished, 1 as measured.
 
         Each that is projected may be off; none on one part is.
         """

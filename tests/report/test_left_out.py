@@ -15,7 +15,7 @@ from report.measured import FULL, one_section
 from harness.report import write_report
 from harness.report.page import LEFT_OUT, Report, make_report
 from harness.report.table import Cell, Group, Row, Table, narrowed
-from harness.report.views import ReportView, Told, show
+from harness.report.views import Given, ReportView, show
 from harness.report.views.convergence import AccuracyView
 from harness.report.views.leaderboard import LeaderboardView
 from harness.results.frames import load_inputs
@@ -118,10 +118,10 @@ def test_a_view_of_ones_own_shows_what_it_wants_and_declares_that_it_is_silent(t
 def test_a_table_without_a_figure_is_left_out_where_another_has_all_of_it(tmp_path: Path) -> None:
     write_results(tmp_path, methods=(FULL, METHODS[0]), parts=(1, 2))
     section = one_section(tmp_path)
-    told: set[Told] = set()
-    assert show(AccuracyView, section, told) is not None
-    told.clear()
-    assert show(LeaderboardView, section, told) is not None
-    assert show(AccuracyView, section, told) is None
-    other = {(who, parts, unit, text.replace("9", "8")) for who, parts, unit, text in told}
+    given: set[Given] = set()
+    assert show(AccuracyView, section, given) is not None
+    given.clear()
+    assert show(LeaderboardView, section, given) is not None
+    assert show(AccuracyView, section, given) is None
+    other = {(who, parts, unit, text.replace("9", "8")) for who, parts, unit, text in given}
     assert show(AccuracyView, replace(section), other) is not None

@@ -150,7 +150,7 @@ def test_methods_and_variants_are_named_as_in_a_report(tmp_path: Path) -> None:
         find_places(inputs, "full", ["graphsaeg"])
     with pytest.raises(UserError, match=r"--method: no trial of 'ful' \(did you mean 'full'\?\)"):
         find_places(inputs, "ful", [])
-    with pytest.raises(UserError, match="what it is compared with"):
+    with pytest.raises(UserError, match="nothing but 'full' itself to hold it against"):
         find_places(inputs, "full", ["full"])
 
 

@@ -74,7 +74,7 @@ def test_repeats_that_failed_do_not_count_and_keep_their_rows(write, tmp_path: P
     first, repeats, *_ = make_notes(load_inputs(tmp_path), [])
     assert first.lead == "3 of 4 trials did not end well"
     assert repeats.lead == "Repeats: 2 trials ran 5 times."
-    report = SimpleNamespace(pictures=(), networks=())
+    report = SimpleNamespace(pictures=(), networks=(), elsewhere=())
     files = dict(csv_files(report, load_inputs(tmp_path)))  # type: ignore[arg-type]
     assert len(pd.read_csv(io.BytesIO(files["runs.csv"]))) == 5
 
