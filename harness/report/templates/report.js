@@ -121,8 +121,8 @@ function sayDistance(cells, base) {
     const own = said === "=" ? (base < 0 ? fastest : "1 × (baseline)") : base < 0 ? said.split(", ")[0] : said || "no common seed";
     textOf(cell).textContent = own;
     cell.classList.toggle("missing", own === "n/a");
-    const small = cell.querySelector("small") || cell.insertBefore(document.createElement("small"), cell.firstChild);
-    small.textContent = said && said !== "=" && !sure(said) ? "not significant " : "";
+    if (!cell.querySelector("small")) cell.prepend(document.createElement("small"), " ");
+    cell.querySelector("small").textContent = said && said !== "=" && !sure(said) ? "not significant" : "";
   }
 }
 
