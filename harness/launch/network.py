@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shutil
 import socket
@@ -17,7 +18,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_network
-from os import close
 from typing import Any, NamedTuple
 
 from harness.errors import UserError
@@ -27,6 +27,7 @@ from harness.suite.schema import Suite
 from harness.suite.sections import NetworkSpec
 
 INTERFACE = "eth0"
+SBIN = ("/usr/sbin", "/sbin")
 ADDRESSES = ip_network("198.18.0.0/15")  # RFC 2544: for benchmarks, routed nowhere
 
 # TCP hands the interface packets of many frames, as to a network card that cuts them itself. If the kernel
@@ -74,9 +75,14 @@ def network(spec: NetworkSpec | None, world: int) -> Iterator[list[Placement]]:
         yield [Placement(rank, rank, world, world, INTERFACE, place) for rank, place in enumerate(places)]
 
 
+def found_tool(name: str) -> str | None:
+    """Return the path of a tool; where Debian has `tc`, but not in the PATH of its users, too."""
+    return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", os.defpath), *SBIN)))
+
+
 def why_not(spec: NetworkSpec) -> str | None:
     """Return why this machine cannot play the network `spec`, and what would help; None if it can."""
-    if missing := [tool for tool in ("ip", "tc") if shutil.which(tool) is None]:
+    if missing := [tool for tool in ("ip", "tc") if found_tool(tool) is None]:
         return f"network {spec.label} needs {' and '.join(missing)} (apt install iproute2)"
     needs = {
         "bridge": Command(0, "ip", ["link add probe type bridge"]),
@@ -181,7 +187,8 @@ def namespaces(count: int, commands: Sequence[Command] = ()) -> Iterator[list[in
                 command = [sys.executable, "-I", "-S", helper.__file__]
                 process = subprocess.Popen(command, stdin=theirs.fileno(), start_new_session=True)
             try:
-                ours.sendall(json.dumps({"count": count, "commands": commands}).encode())
+                asked = [(where, found_tool(tool) or tool, lines) for where, tool, lines in commands]
+                ours.sendall(json.dumps({"count": count, "commands": asked}).encode())
                 ours.shutdown(socket.SHUT_WR)
                 answer, found, _, _ = socket.recv_fds(ours, 1 << 16, helper.MOST, socket.MSG_CMSG_CLOEXEC)
             finally:
@@ -201,4 +208,4 @@ def namespaces(count: int, commands: Sequence[Command] = ()) -> Iterator[list[in
         yield found
     finally:
         for descriptor in found:
-            close(descriptor)
+            os.close(descriptor)

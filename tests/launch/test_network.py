@@ -104,7 +104,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*arguments: object) -> NoReturn:
         raise UserError("unshare: Operation not permitted")
 
-    monkeypatch.setattr(module.shutil, "which", lambda tool: f"/sbin/{tool}")
+    monkeypatch.setattr(module.shutil, "which", lambda tool, path=None: f"/sbin/{tool}")
     monkeypatch.setattr(module, "namespaces", refused)
 
 
@@ -115,9 +115,22 @@ def test_why_not_without_user_namespaces(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_why_not_without_iproute2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(module, "SBIN", ())
     assert why_not(NetworkSpec(rate="1gbit", latency="50us")) == (
         "network 1gbit+50us needs ip and tc (apt install iproute2)"
     )
+
+
+def test_a_tool_outside_of_the_users_path_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Debian's users have no /usr/sbin in their PATH, where `tc` is."""
+    tool = tmp_path / "sbin" / "tc"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(module, "SBIN", (str(tool.parent),))
+    assert module.found_tool("tc") == str(tool)
+    assert module.found_tool("ip") is None
 
 
 @pytest.mark.root
