@@ -146,12 +146,8 @@ def _decide(loaded: Suite, trials: list[TrialConfig], store: ResultStore, option
     def run_here(suite: Suite, some: Sequence[TrialConfig]) -> int:
         return _run_on(None, suite, [*some], store, options)
 
-    from harness.results.record_store import SUITE_FILE, read_suite
-
-    code, why = run_until_decided(loaded, trials, store.directory, run_here, budget)
-    if why:
-        store.keep_suite(read_suite(store.directory / SUITE_FILE).model_copy(update={"decided": why}))
-        typer.echo(f"\n{why}")
+    code, why = run_until_decided(loaded, trials, store, run_here, budget)
+    typer.echo(f"\n{why}" if why else "", nl=bool(why))
     return code
 
 

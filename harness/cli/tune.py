@@ -88,7 +88,7 @@ def tune(
     if rounds is None:
         code = run(final, trials, store)
     else:
-        code, why = run_until_decided(final, trials, store.directory, lambda of, some: run(of, some, store), rounds)
+        code, why = run_until_decided(final, trials, store, lambda of, some: run(of, some, store), rounds)
     if code == INTERRUPTED:
         interrupted()
     typer.echo(f"{why}\n" if why else "", nl=False)

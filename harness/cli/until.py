@@ -14,6 +14,7 @@ from harness.errors import UserError
 
 if TYPE_CHECKING:
     from harness.report.views.answer import AnswerView
+    from harness.results.record_store import ResultStore
     from harness.suite.schema import Suite, TrialConfig
 
 EQUAL = 0.05  # methods whose times differ by less are as good as each other
@@ -56,7 +57,7 @@ Run = Callable[["Suite", Sequence["TrialConfig"]], int]
 
 
 def run_until_decided(
-    suite: Suite, trials: Sequence[TrialConfig], directory: Path, run: Run, budget: Budget
+    suite: Suite, trials: Sequence[TrialConfig], store: ResultStore, run: Run, budget: Budget
 ) -> tuple[int, str]:
     """Run trials, then again with one fresh seed at a time those that may still be the fastest, until that is known.
 
@@ -65,7 +66,7 @@ def run_until_decided(
     was cut off, and begins again, does what it did: trials that are there are not run again.
 
     Args:
-        directory: where `run` keeps the records of the suite.
+        store: where `run` keeps the records of the suite; the suite's own says why it ended, too.
 
     Returns:
         The runner's exit code, and why it ended; "" if it was interrupted.
@@ -73,7 +74,12 @@ def run_until_decided(
     Raises:
         UserError: no time to a target is known after the first round.
     """
+    from harness.results.record_store import SUITE_FILE, read_suite
     from harness.suite.expand import expand
+
+    def ended(why: str) -> tuple[int, str]:
+        store.keep_suite(read_suite(store.directory / SUITE_FILE).model_copy(update={"decided": why}))
+        return worst, why
 
     ran, wanted, first, worst = dict[str, "TrialConfig"](), list(trials), len(suite.seeds), 0
     base = {trial.id for trial in trials}
@@ -83,15 +89,15 @@ def run_until_decided(
         if code > 1:
             return code, ""
         ran |= {trial.id: trial for trial in wanted}
-        undecided, ends = _look(suite.name, directory, ran)
+        undecided, ends = _look(store, ran)
         if not undecided:
-            return worst, f"{', '.join(sorted(set(ends)))} with {count} seeds"
+            return ended(f"{', '.join(sorted(set(ends)))} with {count} seeds")
         kept = {ran[id_].seedless for id_ in undecided}
         seeds = _seeds(suite, count + 1)
         every = expand(suite.model_copy(update={"seeds": seeds}), device=trials[0].device)  # in turns over all rounds
         wanted = [trial for trial in every if trial.seed == seeds[-1] and trial.seedless in kept]
-        if not budget.allows(len(wanted), _walls_s(directory, ran.keys() - base)):
-            return worst, f"not decided with {count} seeds: the budget of {budget.text} is spent"
+        if not budget.allows(len(wanted), _walls_s(store.directory, ran.keys() - base)):
+            return ended(f"not decided with {count} seeds: the budget of {budget.text} is spent")
     raise AssertionError  # seeds do not end
 
 
@@ -107,13 +113,13 @@ def _walls_s(directory: Path, ids: Collection[str]) -> list[float]:
     return [read_at(directory / id_).wall_s or 0.0 for id_ in ids if (directory / id_).is_dir()]
 
 
-def _look(name: str, directory: Path, ran: dict[str, TrialConfig]) -> tuple[set[str], list[str]]:
+def _look(store: ResultStore, ran: dict[str, TrialConfig]) -> tuple[set[str], list[str]]:
     """Return the trials of what may still be the fastest where that is not known; and how it is known elsewhere."""
     from harness.report.sections import make_sections
     from harness.report.views.answer import AnswerView
     from harness.results.frames import load_inputs
 
-    inputs = load_inputs(directory).only({(name, id_) for id_ in ran})
+    inputs = load_inputs(store.directory).only({(store.suite, id_) for id_ in ran})
     undecided, ends = set[str](), []
     for section in make_sections(inputs):
         answer = AnswerView(section)

@@ -88,7 +88,7 @@ def _commit(store: ResultStore, trial: TrialConfig, pace: Pace, noise: float) ->
 
 def decide(tmp_path: Path, runner: Runner, budget: str = "40 trials") -> str:
     suite = load_suite(SUITE)
-    code, why = run_until_decided(suite, expand(suite), tmp_path / "small", runner[0], Budget.parse(budget))
+    code, why = run_until_decided(suite, expand(suite), ResultStore(tmp_path, "small"), runner[0], Budget.parse(budget))
     assert code == 0
     return why
 
@@ -141,7 +141,7 @@ def test_without_a_time_to_a_score_it_is_refused(tmp_path: Path, runner: Any) ->
     suite = load_suite(SUITE | {"train": {"epochs": 9, "eval_every": 5}})
     run, _ = runner({FIRST: 1.0, SECOND: 1.0, THIRD: 3.0}, 0.1)
     with pytest.raises(UserError, match=r"--until: no time to a score is known of digits .*train\.eval_every"):
-        run_until_decided(suite, expand(suite), tmp_path / "small", run, Budget.parse("1 h"))
+        run_until_decided(suite, expand(suite), ResultStore(tmp_path, "small"), run, Budget.parse("1 h"))
 
 
 @pytest.mark.parametrize("text", ["", "many", "1.5 trials", "2 days", "-1 h"])
@@ -268,3 +268,5 @@ def test_what_was_tuned_is_trained_until_it_is_decided(tmp_path: Path, monkeypat
     assert {trial.method.name for trial in more} == {"full", "graphsage"}
     assert len(more) == 6
     assert {trial.seed for trial in more} == {5, 6, 7}
+    said = read_suite(tmp_path / "tiny-tuned" / SUITE_FILE).decided
+    assert said == "not decided with 8 seeds: the budget of 6 trials is spent"
