@@ -414,18 +414,18 @@ def project(
     inputs = load_inputs(results)
     records = sorted(inputs.records.values(), key=lambda r: (r.suite, r.started, r.label))
     groups = _groups(records, base, results)
-    ranked = format == "table" and not validate and not by_trial
-    if ranked:
-        _rankings(inputs, links, base, latency_s, ranks_per_host)
+    show = table if format == "table" else print_csv
     if validate:
         rows, notes = _validation(groups, results)
+        show(VALIDATION, rows)
     else:
-        rows = _projections([found for found, _ in groups], links, latency_s, ranks_per_host)
+        if format == "table" and not by_trial:
+            _rankings(inputs, links, base, latency_s, ranks_per_host)
+        else:
+            show(PROJECTION, _projections([found for found, _ in groups], links, latency_s, ranks_per_host))
         hosts = "a host of its own for each rank" if ranks_per_host == 1 else f"{ranks_per_host} ranks a host"
         notes = [f"Latency {latency}, {hosts}; compute includes the wait for slower ranks where it was measured apart."]
         notes += [f"{link.name}: {link.source}." for link in links if link.source]
-    if not ranked:
-        (table if format == "table" else print_csv)(VALIDATION if validate else PROJECTION, rows)
     left_out = Counter(reason for record in records if (reason := why_not(record)))
     notes += [f"Not projected: {count} where the trial {reason}." for reason, count in left_out.items()]
     for note in [PROJECTION_MODEL, *notes]:
