@@ -110,7 +110,7 @@ def unchanged(section: Section) -> Section | None:
     return section if max(section.parts, default=1) == 1 else None
 
 
-def left_out(records: Iterable[Record]) -> str:
+def not_projected(records: Iterable[Record]) -> str:
     """Return how many trials on several ranks cannot be projected and why, in a sentence; "" if all can."""
     found = Counter(why for each in records if (why := why_not(each)) and each.status == "ok" and len(each.ranks) > 1)
     return f"Not projected: {'; '.join(f'{trials(count)} ({why})' for why, count in found.items())}." if found else ""

@@ -21,7 +21,7 @@ import pandas as pd
 from harness.claims import judge
 from harness.errors import UserError
 from harness.registry import PluginKey
-from harness.report.elsewhere import Elsewhere, find_elsewhere, left_out, networks_table, unchanged
+from harness.report.elsewhere import Elsewhere, find_elsewhere, networks_table, not_projected, unchanged
 from harness.report.figure import Figure, Picture
 from harness.report.page_data import embedded_figure, embedded_trials
 from harness.report.palette import Style, on_dark
@@ -198,7 +198,7 @@ def make_report(
         claims=tuple(map(claims_table, judge(inputs.runs, known, inputs.declared))),
         answers=tuple(answers),
         elsewhere=elsewhere,
-        not_projected=left_out(inputs.records.values()),
+        not_projected=not_projected(inputs.records.values()),
         shown=shown,
     )
 

@@ -1,4 +1,4 @@
-"""What a user's mistake is told in: one line and exit code 2."""
+"""The answer to a user's mistake: one line and exit code 2."""
 
 from __future__ import annotations
 

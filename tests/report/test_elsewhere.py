@@ -14,7 +14,7 @@ import pytest
 from support.networks import write_networks
 
 from harness.report import write_report
-from harness.report.elsewhere import LINKS, find_elsewhere, left_out, networks_table, placed, ranking
+from harness.report.elsewhere import LINKS, find_elsewhere, networks_table, not_projected, placed, ranking
 from harness.report.page import make_report
 from harness.report.sections import Section, make_sections
 from harness.report.values import Comparison
@@ -118,7 +118,7 @@ def test_what_cannot_be_projected_is_left_out_and_named(tmp_path: Path) -> None:
     [section] = make_sections(inputs)
     there = find_elsewhere([section], records)
     assert set(medians(there[0].sections[section.anchor])) == {("full", 1), ("full", 2)}
-    assert left_out(records.values()) == "Not projected: 4 trials (has no phases)."
+    assert not_projected(records.values()) == "Not projected: 4 trials (has no phases)."
 
 
 def test_the_table_has_a_row_a_method_and_a_column_a_network(inputs: ResultInputs) -> None:
