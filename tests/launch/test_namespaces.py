@@ -68,6 +68,7 @@ def test_a_failing_line_is_named() -> None:
 
 def test_a_tool_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("harness.launch.network.SBIN", ())
     with pytest.raises(UserError, match="No such file"), namespaces(1, [Command(0, "ip", ["link"])]):
         pytest.fail("they were made")
 
