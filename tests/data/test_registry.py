@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,6 +105,52 @@ def test_prepared_once_and_again_when_the_file_changes(mine: Path, tmp_path: Pat
     assert open_graph(prepare(spec("my_graph"), data_dir=mine, cache=cache)).nodes == 31
 
 
+def replaced(file: Path, other: Path) -> None:
+    """Put another file in the place of one, of equal size and time of change."""
+    before = file.stat()
+    assert other.stat().st_size == before.st_size
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    other.replace(file)
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+def test_a_file_of_equal_size_and_time_is_another(mine: Path, tmp_path: Path) -> None:
+    """An uncompressed `.npz` always has its size, and archives and `cp -p` keep times."""
+    for name, write, marker in (
+        ("my_graph", raw.write_neutral, mine / "my_graph.npz"),
+        ("reddit", raw.write_dgl_reddit, mine / "reddit" / "reddit_data.npz"),
+    ):
+        cache, graph = tmp_path / "cache", raw.known(nodes=30)
+        turned = replace(graph, labels=np.roll(graph.labels, 1))
+        assert not np.array_equal(turned.labels, graph.labels)
+        for folder, content in (("first", graph), ("second", turned)):
+            write(tmp_path / folder / marker.relative_to(mine) if marker.parent == mine else tmp_path / folder, content)
+        marker.parent.mkdir(exist_ok=True)
+        for path in (tmp_path / "first").iterdir():
+            path.replace(marker.parent / path.name)
+        first = prepare(spec(name), data_dir=mine, cache=cache)
+        assert prepare(spec(name), data_dir=mine, cache=cache) == first
+        replaced(marker, tmp_path / "second" / marker.name)
+        second = prepare(spec(name), data_dir=mine, cache=cache)
+        assert np.array_equal(open_graph(second).labels, turned.labels), name
+        assert not np.array_equal(open_graph(first).labels, turned.labels), name
+        shutil.rmtree(tmp_path / "first")
+        shutil.rmtree(tmp_path / "second")
+
+
+def test_a_copy_of_equal_content_is_the_same(mine: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = prepare(spec("my_graph"), data_dir=mine, cache=cache)
+    shutil.copy(mine / "my_graph.npz", tmp_path / "copy")
+    (tmp_path / "copy").replace(mine / "my_graph.npz")
+    assert prepare(spec("my_graph"), data_dir=mine, cache=cache) == first
+
+
+def test_hidden_files_are_no_data_sets(mine: Path) -> None:
+    (mine / "._my_graph.npz").write_bytes(b"\0" * 100)
+    assert "._my_graph" not in dataset_names(mine)
+
+
 def test_normalisation(mine: Path) -> None:
     known = raw.known(nodes=30)
     plain = replace(known, features=np.vstack([known.features[:-1], np.zeros((1, 5), np.float32)]))
@@ -141,14 +189,14 @@ def test_generated_sets(name: str, tmp_path: Path) -> None:
 def test_an_option_that_came_later_renames_no_prepared_set(monkeypatch: pytest.MonkeyPatch) -> None:
     def name(**options: object) -> str:
         given = spec("kronecker", **options)
-        return registry._key(given, dataset_info(given), None)
+        return registry._key(given, dataset_info(given), None, Path("none"))
 
     named = {share: name(train=share) for share in (0.6, 0.5)}
     assert name() == named[0.6] != named[0.5]
     info = dataset_info(spec("kronecker"))
     before = replace(info, options={key: value for key, value in info.options.items() if key != "train"})
     monkeypatch.setattr(registry, "LATER", {})
-    assert registry._key(spec("kronecker"), before, None) == named[0.6]
+    assert registry._key(spec("kronecker"), before, None, Path("none")) == named[0.6]
 
 
 def test_the_full_split_of_planetoids_sets(mine: Path) -> None:
