@@ -114,7 +114,9 @@ def _directories(before: Path, after: Path, metric: str, limit: float | None, an
     _print(chosen, rows, whole, format)
     for note in notes:
         typer.echo(note, err=format == "csv")
-    return limit is not None and (_broken(found.pairs) or _past(limit, [(chosen, row) for row in (*rows, whole) if row]))
+    return limit is not None and (
+        _broken(found.pairs) or _past(limit, [(chosen, row) for row in (*rows, whole) if row])
+    )
 
 
 def _methods(

@@ -25,7 +25,16 @@ from harness.data.catalog import (
 from harness.data.download import fetch, get_command
 from harness.data.formats import neutral
 from harness.data.graph import GraphData, check_graph, train_on_all_others
-from harness.data.prepared import FORMAT_VERSION, Report, damage, file_hashes, fill_graph, fingerprint, made_once, to_stderr
+from harness.data.prepared import (
+    FORMAT_VERSION,
+    Report,
+    damage,
+    file_hashes,
+    fill_graph,
+    fingerprint,
+    made_once,
+    to_stderr,
+)
 from harness.errors import DataError, DataUnavailable, UserError, nearest, spelled
 from harness.spec import DatasetSpec
 

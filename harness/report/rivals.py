@@ -170,7 +170,9 @@ def _of_metric(metric: Metric, places: Sequence[Place], worth: float | None) -> 
         elif metric.exact and {place.mine, place.other} <= means.keys():  # to or from 0: no ratio, and no doubt
             rise = math.inf if means[place.mine] > means[place.other] else -math.inf
             known = Estimate(rise, rise, rise, rise, len(place.pairs), None, "none", 0.0)
-            yield _Open(metric, place, (means[place.other], means[place.mine]), 0.0, _always(known), False, False, needs)
+            yield _Open(
+                metric, place, (means[place.other], means[place.mine]), 0.0, _always(known), False, False, needs
+            )
 
 
 def _always(known: Estimate) -> Callable[[float], Estimate]:

@@ -127,9 +127,10 @@ class Compared:
     """One trial, all its seeds together, or all trials, before and after.
 
     `before`, `after`: means of the metric over trials, in its unit, NaN where they have none; `raw`: after / before
-    (their geometric mean), or after - before; `change`: the same without the machine's drift as far as it is known, with the interval that the
-    verdict is read from (None where nothing says how sure it is); `verdict`: a word of the metric, "same" or "cannot
-    tell"; `worse`: whether it is one for the worse; `needs`: runs that would decide it, "" of other verdicts.
+    (their geometric mean), or after - before; `change`: the same without the machine's drift as far as it is known,
+    with the interval that the verdict is read from (None where nothing says how sure it is); `verdict`: a word of the
+    metric, "same" or "cannot tell"; `worse`: whether it is one for the worse; `needs`: runs that would decide it, "" of
+    other verdicts.
     """
 
     label: str
@@ -159,7 +160,8 @@ def compare(
     """Compare pairs of trials by a metric.
 
     `worth`: the smallest change that is worth knowing, a share or of scores a difference; runs that are needed are
-    needed for it. Returns each trial, its seeds together, then those whose change is no number (see `_apart`), and all others together (None of no other).
+    needed for it. Returns each trial, its seeds together, then those whose change is no number (see `_apart`), and all
+    others together (None of no other).
     Intervals hold together: of comparisons of a code with itself at most 5 % should find anything at all, half of them
     over all and half in the trials; where several `comparisons` are made, of all of them together.
     """

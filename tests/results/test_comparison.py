@@ -320,7 +320,8 @@ def test_what_no_ratio_shows_is_a_row_of_its_own(
     assert together is None
     assert (row.verdict, row.worse, row.numeric, row.trials, row.interval) == (verdict, worse, False, 1, None)
     others = [pair_of(seed, 1.0, 1.0) for seed in (1, 2, 3)]
-    assert compare([pair_of(0, before, after), *others], metric) == ([*compare(others, metric)[0], row], compare(others, metric)[1])
+    rows, together = compare(others, metric)
+    assert compare([pair_of(0, before, after), *others], metric) == ([*rows, row], together)
     assert compare([pair_of(0, None, None)], metric) == ([], None)
 
 
