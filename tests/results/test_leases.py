@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -126,13 +127,14 @@ def test_odd_files_are_nobodys_leases(tmp_path: Path) -> None:
     assert leases.take("other", leases.latest()["other"]) == Lease("other", 3, "a")
 
 
-@pytest.mark.parametrize("name", [LEASES, RUNNERS])
-def test_a_file_in_the_place_of_a_directory_is_named(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("")
-    with pytest.raises(UserError, match=rf"{name}: is no directory \(remove it: the next run makes it\)"):
+def test_a_file_in_the_place_of_a_directory_is_named(tmp_path: Path) -> None:
+    said = r": is no directory \(remove it: the next run makes it\)"
+    for name in (LEASES, RUNNERS):
+        (tmp_path / name).write_text("")
+    with pytest.raises(UserError, match=re.escape(LEASES) + said):
         leases_of(tmp_path, "a").latest()
-        with Runner(tmp_path, "a"):
-            pytest.fail("it is registered in a file")
+    with pytest.raises(UserError, match=re.escape(RUNNERS) + said), Runner(tmp_path, "a"):
+        pytest.fail("it is registered in a file")
 
 
 def test_a_killed_runner_is_dead_at_once(tmp_path: Path) -> None:
