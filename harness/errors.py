@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 class UserError(Exception):
@@ -89,6 +90,22 @@ class DataUnavailable(Exception):  # noqa: N818 - absent data is a state, not an
         self.reason, self.command = reason, command  # a command line, or a sentence ("Download from ...")
         by_hand = command.startswith("Download")
         super().__init__(f"{reason}. {command}" if by_hand else f"{reason}; get it with: {command}")
+
+
+# Control characters but tabs and ends of lines; what turns the direction of text, or is not seen.
+_UNSEEN = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+)
+UNSEEN = re.compile(f"[{_UNSEEN}]")
+
+
+def readable(value: Any) -> Any:
+    """Return a value of JSON, the characters of its texts and keys that drive a terminal written as escapes."""
+    if isinstance(value, str):
+        return UNSEEN.sub(lambda found: ascii(found[0])[1:-1], value)
+    if isinstance(value, dict):
+        return {readable(key): readable(each) for key, each in value.items()}
+    return [readable(each) for each in value] if isinstance(value, list) else value
 
 
 def printable(text: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.claims import Finding, Judged, State, Verdict, subject
+from harness.errors import printable
 from harness.report.sections import EVALUATIONS, Section
 from harness.report.table import Cell, Group, Key, Row, Table
 from harness.report.values import Comparison, Values, by_seed, counted_units, listed, values_of
@@ -230,7 +231,7 @@ RULE = (
 
 def claims_text(judged: Sequence[Judged]) -> str:
     """Return the claims summary as lines for a terminal."""
-    return "\n".join(_plain(line) for suite in judged for line in _lines(suite))
+    return "\n".join(printable(line) for suite in judged for line in _lines(suite))
 
 
 def counted(verdicts: Sequence[Verdict]) -> str:
@@ -300,8 +301,3 @@ def _lines(suite: Judged) -> Iterator[str]:
             for row in verdict.rows:
                 shown = ", ".join(part for part in (row.shown, _why(row)) if part)
                 yield f"        {MARKS[row.state]} {row.label}: {shown}"
-
-
-def _plain(line: str) -> str:
-    """Return a line without the control characters that a suite's text may hold."""
-    return "".join(c if c.isprintable() else "?" for c in line)

@@ -23,12 +23,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import psutil
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from harness.errors import UserError, writing
+from harness.errors import UserError, readable, writing
 from harness.files import SMALL, read_bytes, read_object, read_text, write_whole
 
 RUNNERS, LEASES = ".runners", ".leases"
@@ -60,6 +60,11 @@ class RunnerInfo(BaseModel):
     label: str | None = None
     doing: str = ""
     elapsed_s: float | None = None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _readable(cls, value: Any) -> Any:
+        return readable(value)
 
     @property
     def where(self) -> str:
