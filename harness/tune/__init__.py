@@ -102,6 +102,10 @@ class Tuner:
             if chosen is None:
                 what = f"all trials of {subject.name} failed: there is no score to be below"
                 raise self.searched.error(("target", "of"), what, f"see `harness status {self.store.directory}`")
+            if chosen.success <= spec.target.below:
+                what = f"bad value {spec.target.below:g}: {subject.name} came to {chosen.success:.4f} only"
+                fix = "make it less, or train longer; a set without validation nodes has no score"
+                raise self.searched.error(("target", "below"), what, fix)
             found[subject.dataset.name] = chosen.success - spec.target.below
         return found
 
