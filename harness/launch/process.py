@@ -156,7 +156,8 @@ def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
     env.update(RANK=str(placement.rank), WORLD_SIZE=str(placement.world), PYTHONUNBUFFERED="1")
     env.update(LOCAL_RANK=str(placement.local_rank), LOCAL_WORLD_SIZE=str(placement.local_world))
     if placement.interface is None:
-        env.setdefault("GLOO_SOCKET_IFNAME", loopback())
+        if env.get("GLOO_SOCKET_IFNAME", "").partition(",")[0] not in psutil.net_if_addrs():  # a login node's, say
+            env["GLOO_SOCKET_IFNAME"] = loopback()
     else:
         env["GLOO_SOCKET_IFNAME"] = placement.interface
         env.setdefault("NCCL_SOCKET_IFNAME", placement.interface)
