@@ -192,6 +192,17 @@ def mask(ids: Any, nodes: int, file: Path, name: str) -> Array:
     return result
 
 
+def _labels_by_class(values: Array, file: Path) -> tuple[Array, int, bool]:
+    classes = values.shape[1]
+    if not classes:
+        raise DataError("labels have no column", file=file)
+    if not ((values == 0) | (values == 1)).all():
+        raise DataError("multi-label labels hold something other than 0 and 1", file=file)
+    if (values.sum(axis=1) == 1).all():
+        return values.argmax(axis=1).astype(np.int64), classes, False
+    return values.astype(np.uint8), classes, True
+
+
 def as_labels(values: Array, file: Path, classes: int | None = None) -> tuple[Array, int, bool]:
     """Bring labels into the form of `GraphData`: (labels, num_classes, multilabel).
 
@@ -203,13 +214,7 @@ def as_labels(values: Array, file: Path, classes: int | None = None) -> tuple[Ar
     if values.ndim not in (1, 2) or values.dtype.kind not in "iufb":
         raise DataError(f"labels are {values.dtype} {list(values.shape)}, expected numbers [N] or [N, C]", file=file)
     if values.ndim == 2:
-        if not values.shape[1]:
-            raise DataError("labels have no column", file=file)
-        if not ((values == 0) | (values == 1)).all():
-            raise DataError("multi-label labels hold something other than 0 and 1", file=file)
-        if (values.sum(axis=1) == 1).all():
-            return values.argmax(axis=1).astype(np.int64), values.shape[1], False
-        return values.astype(np.uint8), values.shape[1], True
+        return _labels_by_class(values, file)
     if values.dtype.kind == "f":
         values = values.astype(np.float64)
         known = ~np.isnan(values)
