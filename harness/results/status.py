@@ -54,7 +54,7 @@ class SuiteWatch:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._runners = Runners(directory)
-        self._records: dict[Path, tuple[int, Record]] = {}
+        self._records: dict[Path, tuple[tuple[int, int], Record]] = {}
 
     def state(self) -> SuiteState:
         """Return how it stands now. UserError for a damaged record."""
@@ -62,7 +62,8 @@ class SuiteWatch:
         ended = [self._ended(path) for path in records_under(self.directory)]
         if suite:
             known = {trial.id for trial in suite.trials}
-            ended = [each for each in ended if each.trial in known]
+            # A directory that was copied holds a trial a second time.
+            ended = list({each.trial: each for each in ended if each.trial in known}.values())
         busy = [(info, self._runners.dead(info.id)) for info in self._runners.all() if info.trial is not None]
         return SuiteState(
             self.directory.name,
@@ -89,9 +90,10 @@ class SuiteWatch:
         return frozenset(still)
 
     def _ended(self, path: Path) -> Record:
-        stamp = 0
+        stamp = 0, 0
         with contextlib.suppress(OSError):
-            stamp = (path / RECORD_FILE).stat().st_mtime_ns
+            found = (path / RECORD_FILE).stat()
+            stamp = found.st_ino, found.st_ctime_ns
         if path not in self._records or self._records[path][0] != stamp:
             # Figures of thousands of trials would take gigabytes.
             self._records[path] = stamp, read_at(path).model_copy(update={"result": {}, "ranks": []})
