@@ -156,6 +156,17 @@ def test_a_server_that_is_gone_is_replaced(tmp_path: Path, monkeypatch: pytest.M
     assert group.warm
 
 
+def test_a_server_that_was_stopped_holds_no_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_server, "ANSWER_S", 3.0)
+    one = placements_of(range(1), 1)
+    assert report(tmp_path, monkeypatch, "found = 0", placements=one).warm
+    assert fork_server._server is not None
+    os.kill(fork_server._server._process.pid, signal.SIGSTOP)
+    stopped = report(tmp_path, monkeypatch, "found = 0", placements=one)
+    assert (found(stopped), stopped.warm) == ([0], False)
+    assert report(tmp_path, monkeypatch, "found = 0", placements=one).warm  # by another server
+
+
 def test_an_answer_that_was_not_read_is_not_taken_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while a rank is forked: the server has answered, nobody has heard it."""
     one = placements_of(range(1), 1)
