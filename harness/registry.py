@@ -156,9 +156,9 @@ class Registry(Generic[T]):
         module, _, attribute = path.partition(":")
         try:
             return self._of_module(importlib.import_module(module), attribute, path)
-        except UserError:
+        except (UserError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
+        except BaseException as error:  # whatever a plugin does when it is imported
             what = f"{self.kind} '{name}' does not import: {_said(error)}"
             raise UserError(what, **_place_in(module, error), fix=f"check {path}") from error
 
@@ -249,7 +249,9 @@ def _brought_by(entry: str, directory: Path | None) -> dict[PluginKey, PluginSou
         module = import_file(file, sha256_of(file)) if file else importlib.import_module(entry)
     except UserError:
         raise
-    except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a plugin does when it is imported
         raise UserError(f"module '{entry}' does not import: {_said(error)}", **_place_in(entry, error)) from error
     for attribute, value in registered_in(module):
         if isinstance(value, type) and issubclass(value, Registered):
@@ -296,7 +298,10 @@ def import_file(file: Path, sha256: str) -> ModuleType:
     try:
         # Without a loader: bytecode kept on disk may be of an edit in the same second before.
         exec(compile(content, str(file), "exec", dont_inherit=True), vars(module))
-    except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
+    except KeyboardInterrupt:
+        del sys.modules[name]
+        raise
+    except BaseException as error:  # whatever a plugin does when it is imported
         del sys.modules[name]
         raise UserError(f"does not import: {_said(error)}", file=file, line=line_in(file, error)) from error
     return module
@@ -312,7 +317,7 @@ def line_in(file: Path, error: BaseException) -> int | None:
 
 def _place_in(module: str, error: BaseException) -> dict[str, Any]:
     """Return file and line of a module from which an error came when it was imported."""
-    with suppress(Exception, SystemExit):  # a package above it may be what does not import
+    with suppress(BaseException):  # a package above it may be what does not import
         origin = getattr(importlib.util.find_spec(module), "origin", None)
         if origin and (line := line_in(Path(origin), error)):
             return {"file": Path(origin), "line": line}
@@ -355,5 +360,8 @@ def module_name(file: Path, sha256: str) -> str:
 
 
 def _said(error: BaseException) -> str:
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    try:
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
+    except BaseException as worse:
+        text = f"says nothing of itself, as that raises {type(worse).__name__}"
     return ": ".join(filter(None, [type(error).__name__, " ".join(text.split())]))

@@ -108,6 +108,9 @@ def test_what_a_record_names_is_not_run(file: Path) -> None:
         (None, "{file}: cannot be read: No such file or directory"),
         ("def broken(:\n", "{file}:1: does not import: SyntaxError: invalid syntax"),
         ("\nimport sys\nsys.exit(3)\n", "{file}:3: does not import: SystemExit: 3"),
+        ("\nraise GeneratorExit('early')\n", "{file}:2: does not import: GeneratorExit: early"),
+        ("class Odd(BaseException):\n    __str__ = None\nraise Odd\n", "{file}:3: does not import: Odd: says nothing of "
+         "itself, as that raises TypeError"),
         ("\nimport no_such\n", "{file}:2: does not import: ModuleNotFoundError: No module named 'no_such'"),
         (HEAD, "{file}: has nothing that could be named (define a subclass of harness.Method, or of"),
         (
