@@ -126,7 +126,7 @@ def test_what_an_import_does_to_the_process_is_undone(tmp_path: Path, monkeypatc
         ("def broken(:\n", "{file}:1: does not import: SyntaxError: invalid syntax"),
         ("\nimport sys\nsys.exit(3)\n", "{file}:3: does not import: SystemExit: 3"),
         ("\nraise GeneratorExit('early')\n", "{file}:2: does not import: GeneratorExit: early"),
-        ("class Odd(BaseException):\n    __str__ = None\nraise Odd\n", "{file}:3: does not import: Odd: its text raises"),
+        ("class Odd(BaseException):\n    __str__ = None\nraise Odd\n", "{file}:3: does not import: Odd: its text"),
         ("\nimport no_such\n", "{file}:2: does not import: ModuleNotFoundError: No module named 'no_such'"),
         (HEAD, "{file}: has nothing that could be named (define a subclass of harness.Method, or of"),
         (
