@@ -227,7 +227,7 @@ def file_hashes(files: Sequence[Path], kept: Path) -> dict[str, str]:
     for place, stat in now.items():
         own = remembered.get(place)
         with contextlib.suppress(OSError):  # whoever reads the file says why it cannot be read
-            found[place] = own if own and own[:-1] == stat else [*stat, hash_file(Path(place))]
+            found[place] = own if isinstance(own, list) and own[:-1] == stat else [*stat, hash_file(Path(place))]
     if not found.items() <= remembered.items():
         with contextlib.suppress(OSError, UserError):
             write_whole(kept, json.dumps(found))
