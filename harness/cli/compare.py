@@ -179,7 +179,9 @@ def _broken(pairs: Sequence[Pair]) -> bool:
 
 def _past(limit: float, rows: Sequence[tuple[Metric, Compared]]) -> bool:
     """Return whether a row is surely worse, and by a limit or more."""
-    return any(row.worse and abs(row.change - (not metric.difference)) >= limit for metric, row in rows)
+    return any(
+        row.worse and (not row.numeric or abs(row.change - (not metric.difference)) >= limit) for metric, row in rows
+    )
 
 
 def _machines(pairs: Sequence[Pair], metric: Metric, any_machine: bool, after: Path, *, busy: bool = True) -> list[str]:

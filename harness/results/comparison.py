@@ -130,7 +130,7 @@ class Compared:
     (their geometric mean), or after - before; `change`: the same without the machine's drift as far as it is known,
     with the interval that the verdict is read from (None where nothing says how sure it is); `verdict`: a word of the
     metric, "same" or "cannot tell"; `worse`: whether it is one for the worse; `needs`: runs that would decide it, "" of
-    other verdicts.
+    other verdicts; `numeric`: whether the change is a number, not one to or from 0, or of what one side lacks.
     """
 
     label: str
@@ -144,11 +144,7 @@ class Compared:
     worse: bool
     needs: str
     drift: Drift
-
-    @property
-    def numeric(self) -> bool:
-        """Whether the change is a number: not one to or from 0, or of what one side lacks."""
-        return math.isfinite(self.raw) and self.raw != 0
+    numeric: bool = True
 
 
 Known = tuple[Pair, float, float]  # a pair with its values of the metric
@@ -208,7 +204,7 @@ def _apart(metric: Metric, values: Sequence[tuple[Pair, float | None, float | No
         before, after = (float(np.mean([each[i] for each in own])) for i in (1, 2))
         yield Compared(
             label=own[0][0].label, trials=len(own), before=before, after=after, raw=change, change=change,
-            interval=None, verdict=said, worse=metric.worse(rise), needs="", drift="none",
+            interval=None, verdict=said, worse=metric.worse(rise), needs="", drift="none", numeric=False,
         )  # fmt: skip
 
 
@@ -274,8 +270,8 @@ def compared(
     def shown(size: float) -> float:
         return size if metric.difference else math.exp(size)
 
-    interval = None
-    if found.low is not None and found.high is not None and math.isfinite(found.size):
+    interval, numeric = None, math.isfinite(found.size)
+    if found.low is not None and found.high is not None and numeric:
         interval = Interval(shown(found.size), shown(found.low), shown(found.high))
     unsure = not same and not found.sure
     return Compared(
@@ -290,6 +286,7 @@ def compared(
         worse=not unsure and not same and metric.worse(found.size),
         needs=needs(found) if unsure else "",
         drift=found.drift,
+        numeric=numeric,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
@@ -119,6 +120,7 @@ class Record(BaseModel):
         return json.dumps(content | {"digest": digest_of(content)}, indent=1, allow_nan=False) + "\n"
 
 
+_ESCAPED = re.compile(r"\\u(00[0189]|007f|061c|200[b-f]|202[89a-e]|206|feff|fff|db4)", re.IGNORECASE)  # UNSEEN
 EDITED = "edited"  # the flag
 _EDITED = EDITED + ": {} was changed after it was written"
 
@@ -169,7 +171,7 @@ def read_versioned(path: Path, kind: type[M], what: str, damaged: str, fix: str)
         raise UserError(message, file=path, fix="upgrade harness")
     try:
         read = kind.model_validate(content, context=KEPT)
-        if UNSEEN.search(text) or "\\u" in text:  # the digest is that of what was written
+        if UNSEEN.search(text) or _ESCAPED.search(text):  # the digest is that of what was written
             flags = {"flags": read.flags} if isinstance(read, Record) else {}
             clean = {key: value for key, value in (content | flags).items() if key != "digest"}
             read = kind.model_validate(readable(clean), context=KEPT)
