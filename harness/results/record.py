@@ -120,7 +120,7 @@ class Record(BaseModel):
         return json.dumps(content | {"digest": digest_of(content)}, indent=1, allow_nan=False) + "\n"
 
 
-_ESCAPED = re.compile(r"\\u(00[0189]|007f|061c|200[b-f]|202[89a-e]|206|feff|fff|db4)", re.IGNORECASE)  # UNSEEN
+_ESCAPED = re.compile(r"\\(?:[rbf]|u(?:00[0189]|007f|061c|200[b-f]|202[89a-e]|206|feff|fff|db4))", re.I)  # UNSEEN
 EDITED = "edited"  # the flag
 _EDITED = EDITED + ": {} was changed after it was written"
 

@@ -13,7 +13,7 @@ from harness.cli import main
 from harness.errors import UNSEEN, readable
 from harness.results.record import digest_of, read_record
 
-ODD = "\x1b]0;owned\x07\x1b[2J\u202egnp.exe\u2066\x9b31m\x7f"
+ODD = "\r\x1b]0;owned\x07\x1b[2J\u202egnp.exe\u2066\x9b31m\x7f"
 COMMANDS = {
     "status": ("status",),
     "report": ("report", "--format", "html,md,csv,latex", "--out", "{out}"),
