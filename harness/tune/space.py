@@ -116,7 +116,7 @@ class Searched:
         for name in spec.per_method:
             if name not in methods:
                 raise self.error(("per_method", name), "no method of the suite", nearest(name, methods))
-        if not isinstance(spec.target, float | None) and spec.target.of not in methods:
+        if not isinstance(spec.target, float | None) and spec.target.of not in methods | {BEST}:
             raise self.error(("target", "of"), f"'{spec.target.of}' is no method of the suite",
                              nearest(spec.target.of, methods))  # fmt: skip
         if len(set(self.suite.seeds)) < FEWEST_SEEDS:
