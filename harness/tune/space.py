@@ -16,7 +16,7 @@ from harness.spec import DatasetSpec, of_presets
 from harness.suite.document import KeyPath
 from harness.suite.expand import expand
 from harness.suite.schema import MethodSettings, OwnModel, OwnSettings, Suite, TrialConfig
-from harness.suite.sections import DEFAULT_SPACE, Range, Space, TuningSpec
+from harness.suite.sections import BEST, DEFAULT_SPACE, Range, Space, TuningSpec
 
 Point = Mapping[str, Any]
 """A value of every key that is searched: `train.lr`, `model.dropout`, or an option of the method."""
