@@ -6,6 +6,7 @@ import difflib
 import errno
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,6 +78,20 @@ def writing(path: Path) -> Iterator[None]:
         if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
+
+
+class DamagedRecord(UserError):  # noqa: N818 - no mistake of the user
+    """A record that cannot be read: it is passed over, and its trial is run again."""
+
+
+_said = set[str]()  # of this process
+
+
+def pass_over(record: DamagedRecord) -> None:
+    """Name a record that is passed over, once."""
+    if (text := f"warning: passed over: {record}") not in _said:
+        _said.add(text)
+        print(text, file=sys.stderr)
 
 
 class DataError(UserError):
