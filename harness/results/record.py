@@ -151,8 +151,8 @@ def read_record(path: Path) -> Record:
 def read_versioned(path: Path, kind: type[M], what: str, damaged: str, fix: str) -> M:
     """Read JSON with a `schema_version` as a `kind`; NaN, infinities and half characters are no JSON.
 
-    `what`, `damaged`: words for the file, and for a damaged one; `fix`: of damage. UserError if it is damaged, newer
-    than the `kind`, too large or no regular file (DamagedRecord if it is a damaged record), OSError if it cannot be read.
+    `what`, `damaged`: words for the file, and for a damaged one; `fix`: of damage. UserError if it is damaged (of a
+    record DamagedRecord), newer than the `kind`, too large or no regular file, OSError if it cannot be read.
     """
 
     wrong = DamagedRecord if kind is Record else UserError
