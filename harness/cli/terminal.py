@@ -149,7 +149,7 @@ def _cell(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return readable(" ".join(str(value).split()))
+    return str(readable(" ".join(str(value).split())))
 
 
 def bytes_text(count: float) -> str:

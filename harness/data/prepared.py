@@ -223,10 +223,10 @@ def file_hashes(files: Sequence[Path], kept: Path) -> dict[str, str]:
     The file `kept` need not exist, nor be writable.
     """
     now = {str(file.resolve()): _identity(file) for file in files}
-    remembered, found = read_object(kept, SMALL) or {}, {}
+    remembered, found = read_object(kept, SMALL) or {}, dict[str, list[Any]]()
     for place, stat in now.items():
         own = remembered.get(place)
-        with contextlib.suppress(OSError):  # whoever reads the file says why it cannot be read
+        with contextlib.suppress(OSError):  # the reader of the file says why it cannot be read
             found[place] = own if isinstance(own, list) and own[:-1] == stat else [*stat, hash_file(Path(place))]
     if not found.items() <= remembered.items():
         with contextlib.suppress(OSError, UserError):

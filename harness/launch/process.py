@@ -1,6 +1,6 @@
 """A rank is a process: how it starts and ends, and the files that it leaves.
 
-A rank leads a session of its own, and is ended with all it started, whatever became of that.
+A rank leads a session of its own, and is ended with all it started, in whatever session.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class RankProcess:
 
 @dataclass(frozen=True)
 class Brand:
-    """Tells what the ranks of one group started from all other processes, whoever their parent and session now is.
+    """Distinguishes what the ranks of one group started from all other processes, whatever its parent and session now are.
 
     It is the soft limit of bytes in POSIX message queues, which nobody uses: fork and exec hand it on, and the kernel
     shows it. A random one; None where the system has no such limit.
@@ -154,7 +154,7 @@ class Brand:
             return set()
         line, found = f"Max msgqueue size {self.limits[0]} ", set()
         for place in Path("/proc").glob("[0-9]*/limits"):
-            with suppress(OSError):  # it has ended, or is somebody else's
+            with suppress(OSError):  # it has ended, or is another user's
                 if line in re.sub(" +", " ", place.read_text()) and start_time(pid := int(place.parent.name)):
                     found.add(pid)
         return found

@@ -345,8 +345,8 @@ def read_records(path: Path, *, required: bool = False) -> dict[Path, Record]:
             damaged.append(error)
     if damaged and not found:
         raise damaged[0]
-    for error in damaged:
-        pass_over(error)
+    for each in damaged:
+        pass_over(each)
     if required and not found:
         raise UserError("holds no finished trial", file=path, fix="run `harness run SUITE` first")
     known = {suite: measurements(suite) for suite in {place.parent for place in found}}

@@ -85,7 +85,7 @@ def test_a_change_from_nothing_fails(before: Path, tmp_path: Path, run: Run) -> 
     assert code == 1
     rows = [re.split("  +", line.strip()) for line in out.splitlines() if "288" in line]
     assert len(rows) == 2
-    assert {tuple(row[-4:]) for row in rows} == {("1", "0 B", "288 B", "more")}
+    assert {tuple(row[-6:]) for row in rows} == {("1", "0 B", "288 B", "-", "-", "more")}
     assert run("compare", loud, silent, "--metric", "bytes_swap", "--fail-on", "5%")[0] == 0
     assert csv_rows(run, silent, loud, "--metric", "bytes_swap")[-2]["change"] == ""
 

@@ -12,15 +12,15 @@ from report.fake import METHODS, write_results
 from harness.cli import main
 from harness.errors import UNSEEN, readable
 from harness.results.record import digest_of, read_record
+from harness.results.record_store import kept, write_suite
+from harness.suite.schema import Suite
 
 ODD = "\r\x1b]0;owned\x07\x1b[2J\u202egnp.exe\u2066\x9b31m\x7f"
 COMMANDS = {
     "status": ("status",),
     "report": ("report", "--format", "html,md,csv,latex", "--out", "{out}"),
-    "export": ("export", "--out", "{out}/bundle.zip"),
     "compare": ("compare", "{results}"),
     "methods": ("compare", "--method", "full"),
-    "project": ("project", "--network", "10gbit"),
     "history": ("history",),
 }
 
@@ -46,6 +46,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         record["config"]["method"]["options"][ODD] = 1
         record["digest"] = digest_of(record)
         path.write_text(json.dumps(record, ensure_ascii=path.parent.name < "8"))
+    suite = Suite(name="demo", description=f"words{ODD}", datasets="digits", methods="full")
+    write_suite(root / "demo", kept(suite, ()))
     return root
 
 

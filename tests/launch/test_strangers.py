@@ -188,8 +188,9 @@ def test_a_wrong_secret(target: Target, monkeypatch: pytest.MonkeyPatch) -> None
     target.unharmed()
 
 
-def test_what_a_node_said_to_join_lets_nobody_else_in(target: Target) -> None:
+def test_what_a_node_said_to_join_lets_nobody_else_in(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof is of this connection: heard on the wire, it is worth nothing on another."""
+    monkeypatch.setattr(channel, "CROWDED_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as ear:
 
         def node() -> None:
