@@ -113,7 +113,7 @@ class RankProcess:
 
 @dataclass(frozen=True)
 class Brand:
-    """Distinguishes what the ranks of one group started from all other processes, whatever its parent and session now are.
+    """Distinguishes what the ranks of one group started from all other processes, whatever its parent and session are.
 
     It is the soft limit of bytes in POSIX message queues, which nobody uses: fork and exec hand it on, and the kernel
     shows it. A random one; None where the system has no such limit.
