@@ -6,9 +6,11 @@ import difflib
 import errno
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 class UserError(Exception):
@@ -78,6 +80,20 @@ def writing(path: Path) -> Iterator[None]:
         raise
 
 
+class DamagedRecord(UserError):  # noqa: N818 - no mistake of the user
+    """A record that cannot be read: it is passed over, and its trial is run again."""
+
+
+_said = set[str]()  # of this process
+
+
+def pass_over(record: DamagedRecord) -> None:
+    """Name a record that is passed over, once."""
+    if (text := f"warning: passed over: {record}") not in _said:
+        _said.add(text)
+        print(text, file=sys.stderr)
+
+
 class DataError(UserError):
     """A file that is damaged, truncated or not of the format it should have; nothing of it is cached."""
 
@@ -89,6 +105,22 @@ class DataUnavailable(Exception):  # noqa: N818 - absent data is a state, not an
         self.reason, self.command = reason, command  # a command line, or a sentence ("Download from ...")
         by_hand = command.startswith("Download")
         super().__init__(f"{reason}. {command}" if by_hand else f"{reason}; get it with: {command}")
+
+
+# Control characters but tabs and ends of lines; what turns the direction of text, or is not seen.
+_UNSEEN = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+)
+UNSEEN = re.compile(f"[{_UNSEEN}]")
+
+
+def readable(value: Any) -> Any:
+    """Return a value of JSON, the characters of its texts and keys that drive a terminal written as escapes."""
+    if isinstance(value, str):
+        return UNSEEN.sub(lambda found: ascii(found[0])[1:-1], value)
+    if isinstance(value, dict):
+        return {readable(key): readable(each) for key, each in value.items()}
+    return [readable(each) for each in value] if isinstance(value, list) else value
 
 
 def printable(text: str) -> str:

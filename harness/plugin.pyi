@@ -112,6 +112,8 @@ from .sampling.neighbours import sample_layers as sample_layers
 from .sampling.neighbours import systematic as systematic
 from .sampling.neighbours import take_entries as take_entries
 from .sampling.neighbours import target_rows as target_rows
+from .sampling.sample import DrawCount as DrawCount
+from .sampling.sample import DrawCounts as DrawCounts
 from .sampling.sample import DrawnLayer as DrawnLayer
 from .sampling.sample import GraphOnDevice as GraphOnDevice
 from .sampling.sample import LayerOnDevice as LayerOnDevice

@@ -10,12 +10,14 @@ import hashlib
 import importlib.util
 import inspect
 import operator
+import os
 import pkgutil
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import entry_points
@@ -155,10 +157,10 @@ class Registry(Generic[T]):
         """Return what is at `package.module:Name`; messages call it `name`."""
         module, _, attribute = path.partition(":")
         try:
-            return self._of_module(importlib.import_module(module), attribute, path)
-        except UserError:
+            return self._of_module(_import_module(module), attribute, path)
+        except (UserError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
+        except BaseException as error:  # whatever a plugin does when it is imported
             what = f"{self.kind} '{name}' does not import: {_said(error)}"
             raise UserError(what, **_place_in(module, error), fix=f"check {path}") from error
 
@@ -246,10 +248,10 @@ def _brought_by(entry: str, directory: Path | None) -> dict[PluginKey, PluginSou
     file, brought = _file(entry, directory), dict[PluginKey, PluginSource]()
     where = str(file or entry)
     try:
-        module = import_file(file, sha256_of(file)) if file else importlib.import_module(entry)
-    except UserError:
+        module = import_file(file, sha256_of(file)) if file else _import_module(entry)
+    except (UserError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
+    except BaseException as error:  # whatever a plugin does when it is imported
         raise UserError(f"module '{entry}' does not import: {_said(error)}", **_place_in(entry, error)) from error
     for attribute, value in registered_in(module):
         if isinstance(value, type) and issubclass(value, Registered):
@@ -285,6 +287,35 @@ def _check_name(value: Any, source: PluginSource) -> None:
         raise UserError(what, file=source.file, fix="give it another name, or leave the plugin out")
 
 
+@contextmanager
+def _undone() -> Iterator[None]:
+    """Undo what a plugin does to this process when it is imported: ranks of other methods would inherit it.
+
+    That is its environment, working directory and handlers of signals. In a rank, which is the plugin's own, they stay.
+    """
+    if "RANK" in os.environ:
+        yield
+        return
+    environment, here = dict(os.environ), os.open(".", os.O_RDONLY)
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(environment)
+        os.fchdir(here)
+        os.close(here)
+        for each, handler in handlers.items():
+            if signal.getsignal(each) != handler:
+                signal.signal(each, handler)
+
+
+def _import_module(name: str) -> ModuleType:
+    own = name.partition(".")[0] in ("harness", "harness_methods")
+    with nullcontext() if own or name in sys.modules else _undone():
+        return importlib.import_module(name)
+
+
 def import_file(file: Path, sha256: str) -> ModuleType:
     """Return a plugin file with content of this hash as a module; UserError if it cannot be read or imported."""
     name = module_name(file, sha256)
@@ -295,8 +326,12 @@ def import_file(file: Path, sha256: str) -> ModuleType:
     sys.modules[name] = module  # pydantic looks up there what the annotations of a class mean
     try:
         # Without a loader: bytecode kept on disk may be of an edit in the same second before.
-        exec(compile(content, str(file), "exec", dont_inherit=True), vars(module))
-    except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
+        with _undone():
+            exec(compile(content, str(file), "exec", dont_inherit=True), vars(module))
+    except KeyboardInterrupt:
+        del sys.modules[name]
+        raise
+    except BaseException as error:  # whatever a plugin does when it is imported
         del sys.modules[name]
         raise UserError(f"does not import: {_said(error)}", file=file, line=line_in(file, error)) from error
     return module
@@ -312,7 +347,7 @@ def line_in(file: Path, error: BaseException) -> int | None:
 
 def _place_in(module: str, error: BaseException) -> dict[str, Any]:
     """Return file and line of a module from which an error came when it was imported."""
-    with suppress(Exception, SystemExit):  # a package above it may be what does not import
+    with suppress(BaseException):  # a package above it may be what does not import
         origin = getattr(importlib.util.find_spec(module), "origin", None)
         if origin and (line := line_in(Path(origin), error)):
             return {"file": Path(origin), "line": line}
@@ -355,5 +390,8 @@ def module_name(file: Path, sha256: str) -> str:
 
 
 def _said(error: BaseException) -> str:
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    try:
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
+    except BaseException as worse:
+        text = f"its text raises {type(worse).__name__}"
     return ": ".join(filter(None, [type(error).__name__, " ".join(text.split())]))

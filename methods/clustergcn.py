@@ -116,6 +116,8 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
     def _find_clusters(self, worker: Worker, count: int) -> None:
         """Note who trains each cluster, its training nodes, of all ranks, and its nodes if it may be this rank's."""
         nodes = worker.view.topology.num_nodes
+        if count > nodes and count == ClusterOptions.model_fields["clusters"].default:
+            count = nodes  # nobody asked for so many
         if count > nodes:
             raise UserError(
                 f"{count} clusters of a training graph of {nodes} nodes", key="clusters", fix=f"at most {nodes}"

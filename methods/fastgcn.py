@@ -12,6 +12,7 @@ from harness import numpy as np
 from harness.plugin import (
     LAYERS,
     LAYERWISE_METRICS,
+    DrawCounts,
     GraphOnDevice,
     LayerBatch,
     LayerOnDevice,
@@ -200,7 +201,7 @@ def _room(array, at):  # type: ignore[no-untyped-def]
 class FastGCNOptions(NodeBatchOptions):
     """Options of layer-wise sampling."""
 
-    sizes: int | list[int] = Field(
+    sizes: DrawCounts = Field(
         512, description="nodes drawn for a layer, input layer first, or one number for all; -1: all of them"
     )
     layers: Layers = Field("nested", description=LAYERS)

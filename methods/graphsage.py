@@ -8,13 +8,13 @@ from pydantic import Field
 
 from harness import MiniBatchMethod, Sampler, Source
 from harness import numpy as np
-from harness.plugin import FanoutSampler, MemoryCase, NeighbourOptions, per_layer, propagation_scales
+from harness.plugin import DrawCounts, FanoutSampler, MemoryCase, NeighbourOptions, per_layer, propagation_scales
 
 
 class SAGEOptions(NeighbourOptions):
     """Options of neighbour sampling."""
 
-    fanouts: int | list[int] = Field(
+    fanouts: DrawCounts = Field(
         10, description="neighbours drawn for a node, input layer first, or one number for all; -1: all of them"
     )
     weights: Literal["uniform", "propagation"] = Field(

@@ -11,6 +11,7 @@ from harness.plugin import (
     LAYERS,
     LAYERWISE_METRICS,
     LAYERWISE_SPACE,
+    DrawCounts,
     Layers,
     LayerSampler,
     LayerwiseSampler,
@@ -24,7 +25,7 @@ class LADIESOptions(NeighbourOptions):
     """Options of layer-dependent sampling."""
 
     batch_size: int = Field(512, ge=0, description="targets a step and rank; 0: all its training nodes")
-    sizes: int | list[int] = Field(
+    sizes: DrawCounts = Field(
         512, description="nodes drawn for a layer, input layer first, or one number for all; -1: all of them"
     )
     estimator: Literal["poisson", "ladies"] = Field(

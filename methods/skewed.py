@@ -30,6 +30,8 @@ from harness.plugin import (
     LAYERWISE_METRICS,
     LAYERWISE_SPACE,
     Batch,
+    DrawCount,
+    DrawCounts,
     ImportanceSubgraphs,
     Layers,
     LayerSampler,
@@ -104,11 +106,11 @@ class SkewedOptions(NeighbourOptions):
     distortion: float = Field(4.0, ge=1, description="D: how many times the bound of the variance may grow")
     alpha: float | None = Field(None, ge=1, description="factor of local nodes with `skew: fixed`")
     batch_size: int = Field(512, ge=0, description="base ladies: targets a step and rank; 0: all its training nodes")
-    sizes: int | list[int] = Field(
+    sizes: DrawCounts = Field(
         512, description="base ladies: nodes drawn for a layer, input layer first, or one number; -1: all"
     )
-    size: int | None = Field(
-        None, ge=-1, description="base saint: nodes of a subgraph; default: 4500, or an eighth of the training graph "
+    size: DrawCount | None = Field(
+        None, description="base saint: nodes of a subgraph; default: 4500, or an eighth of the training graph "
         "where those are fewer; -1: all"
     )  # fmt: skip
     estimator: Literal["poisson", "ladies"] = Field("ladies", description="see `ladies`; base saint: poisson")
@@ -118,8 +120,6 @@ class SkewedOptions(NeighbourOptions):
     def _alpha_where_it_is_fixed(self) -> Self:
         if (self.skew == "fixed") != (self.alpha is not None):
             raise ValueError("alpha: belongs to skew 'fixed', which needs one")
-        if self.size == 0:
-            raise ValueError("size: a subgraph has at least 1 node, or -1 for all")
         if self.base == "saint" and self.estimator != "poisson":
             raise ValueError("estimator: base 'saint' has 'poisson' only")
         if self.base == "saint" and self.asks_owners:

@@ -25,6 +25,7 @@ from harness import (
 from harness import numpy as np
 from harness.plugin import (
     BlockSize,
+    DrawCounts,
     FeatureStore,
     GraphOnDevice,
     LayerOnDevice,
@@ -193,7 +194,7 @@ def draw_with_history(
 class VRGCNOptions(NodeBatchOptions):
     """Options of sampling with historical activations."""
 
-    fanouts: int | list[int] = Field(
+    fanouts: DrawCounts = Field(
         2,
         description="neighbours drawn for a node, one number for each graph layer (in mixhop each hop) but "
         "the first, which draws none, or one for all; -1: all neighbours, and no history",

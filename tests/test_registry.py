@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -102,12 +104,29 @@ def test_what_a_record_names_is_not_run(file: Path) -> None:
     assert METHODS.loaded("full") is METHODS.load("full")
 
 
+def test_what_an_import_does_to_the_process_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of other methods would inherit it; a rank of its own keeps it."""
+    file = tmp_path / "mine.py"
+    odd = (
+        "import os, signal\nos.environ['ATEN_CPU_CAPABILITY'] = 'default'\ndel os.environ['HARNESS_ODD']\n"
+        "os.chdir('/')\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    )
+    file.write_text(HEAD + odd + MINE.removeprefix(HEAD))
+    monkeypatch.setenv("HARNESS_ODD", "1")
+    monkeypatch.chdir(tmp_path)
+    before = dict(os.environ), Path.cwd(), signal.getsignal(signal.SIGTERM)
+    find_plugins([str(file)])
+    assert (dict(os.environ), Path.cwd(), signal.getsignal(signal.SIGTERM)) == before
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (None, "{file}: cannot be read: No such file or directory"),
         ("def broken(:\n", "{file}:1: does not import: SyntaxError: invalid syntax"),
         ("\nimport sys\nsys.exit(3)\n", "{file}:3: does not import: SystemExit: 3"),
+        ("\nraise GeneratorExit('early')\n", "{file}:2: does not import: GeneratorExit: early"),
+        ("class Odd(BaseException):\n    __str__ = None\nraise Odd\n", "{file}:3: does not import: Odd: its text"),
         ("\nimport no_such\n", "{file}:2: does not import: ModuleNotFoundError: No module named 'no_such'"),
         (HEAD, "{file}: has nothing that could be named (define a subclass of harness.Method, or of"),
         (

@@ -93,7 +93,7 @@ def compare(
 def _directories(before: Path, after: Path, metric: str, limit: float | None, any_machine: bool, format: str) -> bool:
     """Compare two directories; return whether the second is worse than a limit allows."""
     from harness.results.comparison import compare as compare_pairs
-    from harness.results.comparison import load_trials, metric_of, pair
+    from harness.results.comparison import load_trials, metric_of, pair, value_of
     from harness.results.frames import edited
 
     if "," in metric:
@@ -107,12 +107,16 @@ def _directories(before: Path, after: Path, metric: str, limit: float | None, an
     notes = [*_machines(ok, chosen, any_machine, after), *_left_out(found, ok)]
     notes += [f"warning: {line}" for line in edited((before, after))]
     rows, whole = compare_pairs(ok, chosen, limit)
-    if whole is None:
+    if not rows:
         raise UserError(f"no trial that ended well on both sides has '{metric}'", key="--metric", file=after)
+    lacking = [p.after.label for p in ok if value_of(p.before, metric) is None is value_of(p.after, metric)]
+    notes += [f"not compared: {label} (neither side has {metric})" for label in lacking]
     _print(chosen, rows, whole, format)
     for note in notes:
         typer.echo(note, err=format == "csv")
-    return limit is not None and (_broken(found.pairs) or _past(limit, [(chosen, row) for row in (*rows, whole)]))
+    return limit is not None and (
+        _broken(found.pairs) or _past(limit, [(chosen, row) for row in (*rows, whole) if row])
+    )
 
 
 def _methods(
@@ -175,7 +179,9 @@ def _broken(pairs: Sequence[Pair]) -> bool:
 
 def _past(limit: float, rows: Sequence[tuple[Metric, Compared]]) -> bool:
     """Return whether a row is surely worse, and by a limit or more."""
-    return any(row.worse and abs(row.change - (not metric.difference)) >= limit for metric, row in rows)
+    return any(
+        row.worse and (not row.numeric or abs(row.change - (not metric.difference)) >= limit) for metric, row in rows
+    )
 
 
 def _machines(pairs: Sequence[Pair], metric: Metric, any_machine: bool, after: Path, *, busy: bool = True) -> list[str]:
@@ -215,16 +221,19 @@ def _left_out(found: Pairing, ok: Sequence[Pair]) -> list[str]:
 CSV = ("seeds", "a", "b", "raw", "change", "low", "high", "verdict", "needs")
 
 
-def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: str) -> None:
+def _print(metric: Metric, rows: Sequence[Compared], whole: Compared | None, format: str) -> None:
     if format == "csv":
-        last = ["all", whole.trials, None, None, *numbers(whole)]
-        print_csv(["trial", *CSV], [*([row.label, *_csv_row(row)] for row in rows), last])
+        last = [["all", whole.trials, None, None, *numbers(whole)]] if whole else []
+        print_csv(["trial", *CSV], [*([row.label, *_csv_row(row)] for row in rows), *last])
         return
-    together = [f"all {len(rows)}", whole.trials, None, None, *cells(whole, metric)[2:], verdict(whole)]
-    _table(metric, ["trial"], [([row.label], row) for row in rows], [together])
-    if len(rows) > 1:
-        typer.echo(f"intervals hold with 95 % for all {len(rows)} trials and their mean together")
-    for line in drift_lines([row.drift for row in rows] if len(rows) > 1 else [], whole.drift):
+    numeric = [row for row in rows if row.numeric]
+    together = []
+    if whole:
+        together = [[f"all {len(numeric)}", whole.trials, None, None, *cells(whole, metric)[2:], verdict(whole)]]
+    _table(metric, ["trial"], [([row.label], row) for row in rows], together)
+    if len(numeric) > 1:
+        typer.echo(f"intervals hold with 95 % for all {len(numeric)} trials and their mean together")
+    for line in drift_lines([row.drift for row in numeric] if len(numeric) > 1 else [], whole.drift if whole else None):
         typer.echo(line)
 
 
@@ -276,7 +285,8 @@ def verdict(row: Compared) -> str:
 def numbers(row: Compared) -> list[object]:
     """Return raw change, change, interval, verdict and the runs that a decision needs, as numbers and words."""
     low, high = (row.interval.low, row.interval.high) if row.interval else (None, None)
-    return [row.raw, row.change, low, high, row.verdict, row.needs]
+    changes = (value if row.numeric else None for value in (row.raw, row.change))
+    return [*changes, low, high, row.verdict, row.needs]
 
 
 def cells(row: Compared, metric: Metric) -> list[object]:
@@ -286,8 +296,8 @@ def cells(row: Compared, metric: Metric) -> list[object]:
         return f"{100 * value:+.2f}" if metric.difference else f"{value:.3f}"
 
     def amount(value: float) -> object:
-        if math.isinf(value):
-            return "not reached"
+        if not math.isfinite(value):
+            return "not reached" if metric.name.startswith("time_to_target") else "none"
         if metric.difference:
             return f"{100 * value:.2f}"
         return bytes_text(value) if metric.unit.removesuffix("/epoch") == "B" else value
@@ -298,8 +308,8 @@ def cells(row: Compared, metric: Metric) -> list[object]:
         if not metric.difference and (found.absurd or not found.low):  # the end near 1 is all that it says, if that
             end = f"at least {text(found.low)}" if found.low > 1 else f"at most {text(found.high)}"
             interval = f"none ({row.trials} seed{'s' * (row.trials > 1)})" if found.has(1.0) else end
-    change = text(row.raw)
-    if text(row.change) != change:
+    change = text(row.raw) if row.numeric else None
+    if change and text(row.change) != change:
         change += f", corrected {text(row.change)}"
     return [amount(row.before), amount(row.after), change, interval]
 
@@ -344,8 +354,9 @@ def history(
     for point in points:
         for row in point.changed:
             if row is not point.whole:
-                change, interval = cells(row, chosen)[2:]
-                typer.echo(f"{point.version.name}: {row.label}: {change} {interval}, {verdict(row)}")
+                before, after, change, interval = cells(row, chosen)
+                what = f"{change} {interval}" if row.numeric else f"{before} -> {after}"
+                typer.echo(f"{point.version.name}: {row.label}: {what}, {verdict(row)}")
 
 
 def _row(point: Point, metric: Metric) -> list[object]:
@@ -354,7 +365,8 @@ def _row(point: Point, metric: Metric) -> list[object]:
     if point.since is None:
         return [*beginning, None, None, None, "the first"]
     if point.whole is None:
-        return [*beginning, point.since.name, None, None, f"not compared: {point.why}"]
+        said = f"not compared: {point.why}" if point.why else "changed"
+        return [*beginning, point.since.name, None, None, said]
     said = f"changed: {verdict(point.whole)}" if point.changed else verdict(point.whole)
     return [*beginning, point.since.name, *cells(point.whole, metric)[2:], said]
 

@@ -44,7 +44,7 @@ def plan(
     from harness.launch.executors import executor_of
     from harness.launch.planner import plan as make_plan
     from harness.launch.planner import require_means, total, warnings
-    from harness.results.record_store import ResultStore, read_at, records_under
+    from harness.results.record_store import ResultStore, read_records
     from harness.results.stats import trials as trials_text
 
     loaded, trials = asked.select(build=False)
@@ -53,7 +53,7 @@ def plan(
     require_means(trials, loaded, machines)
     here = executor == "local" and nodes == 1
     store = ResultStore(asked.results, loaded.name)
-    records = [read_at(place) for place in records_under(store.directory)]
+    records = [*read_records(store.directory).values()] if store.directory.is_dir() else []
     planned = make_plan(trials, store, asked.run_options(), machines, records)
     columns = ["id", "state", "trial", "memory a rank", "fits", "reason"]
     table(columns, [_cells(each) for each in planned], spare=["memory a rank", "id"])
@@ -101,7 +101,7 @@ def _duration(planned: Sequence[PlannedTrial], records: Sequence[Record], store:
     """Return how long the trials to run will take here, one after another, by records of this and other suites."""
     from harness.launch.planner import Forecaster
     from harness.results.environment import machine
-    from harness.results.record_store import SUITE_FILE, read_at, records_under
+    from harness.results.record_store import SUITE_FILE, read_records
 
     todo = [each for each in planned if each.state == "run"]
     if not todo:
@@ -110,7 +110,7 @@ def _duration(planned: Sequence[PlannedTrial], records: Sequence[Record], store:
     forecaster.learn(records)
     for directory in {file.parent for file in store.root.glob(f"*/{SUITE_FILE}")} - {store.directory}:
         with suppress(UserError):  # a damaged record is reported where its own suite is planned
-            forecaster.learn(map(read_at, records_under(directory)))
+            forecaster.learn(read_records(directory).values())
     found = [forecaster.of(each.trial, each.graph) for each in todo]
     by: Counter[str] = Counter(each.by for each in found)
     how = {

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
+from harness.errors import readable
 from harness.results.stats import in_csv
 
 GAP = 2  # blanks between columns
@@ -148,7 +149,7 @@ def _cell(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return " ".join(str(value).split())
+    return str(readable(" ".join(str(value).split())))
 
 
 def bytes_text(count: float) -> str:

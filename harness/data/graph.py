@@ -288,4 +288,13 @@ def _value_problem(graph: GraphData) -> str | None:
     weights = graph.weights
     if weights is not None and weights.size and not 0 < weights.min() <= weights.max() < np.inf:
         return "edge weights must be positive and finite"
-    return None
+    return None if weights is None else _overflow(graph.indptr, weights)
+
+
+def _overflow(indptr: Array, weights: Array) -> str | None:
+    """Return the row whose weights add up to more than float32 holds, in a sentence; None if there is none."""
+    most, rows = float(np.finfo(np.float32).max), np.flatnonzero(np.diff(indptr))
+    if not rows.size or float(weights.max()) * float(np.diff(indptr).max()) <= most:
+        return None
+    sums = np.add.reduceat(weights, indptr[:-1][rows], dtype=np.float64)
+    return f"edge weights of row {rows[sums.argmax()]} add up to more than float32 holds" if sums.max() > most else None

@@ -29,7 +29,7 @@ from typing import IO, Any, NamedTuple
 from harness.data.graph import Array, GraphData, check_graph
 from harness.deferred import numpy as np
 from harness.errors import DataError, UserError, writing
-from harness.files import SMALL, open_regular, read_text, write_whole
+from harness.files import SMALL, open_regular, read_object, read_text, write_whole
 
 CHUNK_BYTES = 4 << 20
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # what file systems without locks answer
@@ -208,7 +208,30 @@ def known_hash(directory: Path, names: Sequence[str], kept: str) -> str | None:
 
 def _stat(directory: Path, names: Sequence[str]) -> dict[str, list[int]]:
     there = (directory / name for name in names if (directory / name).exists())
-    return {path.name: [found.st_size, found.st_mtime_ns] for path in there for found in [path.stat()]}
+    return {path.name: _identity(path) for path in there}
+
+
+def _identity(path: Path) -> list[int]:
+    # Size and time of change are anybody's to set: archives, `cp -p` and layers of containers do.
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+
+
+def file_hashes(files: Sequence[Path], kept: Path) -> dict[str, str]:
+    """Return the SHA-256 of files by their places, each read again only if it is not the one that `kept` remembers.
+
+    The file `kept` need not exist, nor be writable.
+    """
+    now = {str(file.resolve()): _identity(file) for file in files}
+    remembered, found = read_object(kept, SMALL) or {}, dict[str, list[Any]]()
+    for place, stat in now.items():
+        own = remembered.get(place)
+        with contextlib.suppress(OSError):  # the reader of the file says why it cannot be read
+            found[place] = own if isinstance(own, list) and own[:-1] == stat else [*stat, hash_file(Path(place))]
+    if not found.items() <= remembered.items():
+        with contextlib.suppress(OSError, UserError):
+            write_whole(kept, json.dumps(found))
+    return {place: own[-1] for place, own in found.items()}
 
 
 def hash_file(path: Path) -> str:

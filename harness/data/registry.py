@@ -25,7 +25,16 @@ from harness.data.catalog import (
 from harness.data.download import fetch, get_command
 from harness.data.formats import neutral
 from harness.data.graph import GraphData, check_graph, train_on_all_others
-from harness.data.prepared import FORMAT_VERSION, Report, damage, fill_graph, fingerprint, made_once, to_stderr
+from harness.data.prepared import (
+    FORMAT_VERSION,
+    Report,
+    damage,
+    file_hashes,
+    fill_graph,
+    fingerprint,
+    made_once,
+    to_stderr,
+)
 from harness.errors import DataError, DataUnavailable, UserError, nearest, spelled
 from harness.spec import DatasetSpec
 
@@ -50,7 +59,7 @@ def neutral_files(data_dir: Path | None) -> dict[str, Path]:
     directory = data_directory(data_dir)
     if directory is None or not directory.is_dir():
         return {}
-    return {path.stem: path for path in sorted(directory.glob("*.npz"))}
+    return {path.stem: path for path in sorted(directory.glob("*.npz")) if not path.name.startswith(".")}
 
 
 def find_source(name: str, entry: Published | None, data_dir: Path | None, raw: Path) -> DataSource | None:
@@ -69,7 +78,7 @@ def find_source(name: str, entry: Published | None, data_dir: Path | None, raw: 
     return DataSource(entry.format, raw, downloaded=True) if (raw / entry.marker).exists() else None
 
 
-_READER_VERSION = 4
+_READER_VERSION = 5
 """Raised when a reader's or generator's result changes, so that what is cached is made anew."""
 
 LATER: Mapping[str, Mapping[str, Any]] = {"kronecker": {"train": 0.6}}
@@ -188,7 +197,7 @@ def find_prepared(spec: DatasetSpec, *, data_dir: Path | None = None, cache: Pat
 def prepared_name(spec: DatasetSpec, *, data_dir: Path | None = None, cache: Path | None = None) -> str | None:
     """Return the name that the prepared directory has or will have; None where there are no files to prepare it from.
 
-    Two names are of two versions of the tool, sets of options, or files (by place, size and time of change).
+    Two names are of two versions of the tool, sets of options, or files (by place and content).
     """
     *_, source, target = _located(spec, data_dir, cache)
     return target.name if source is not None or spec.name in generators() else None
@@ -205,7 +214,8 @@ def _located(
     raw, info, source = cache / "raw" / spec.name, dataset_info(spec, data_dir), None
     if spec.name not in generators():
         source = find_source(spec.name, published().get(spec.name), data_dir, raw)
-    return raw, info, source, cache / "datasets" / f"{spec.name}-{_key(spec, info, source)}"
+    key = _key(spec, info, source, cache / "datasets" / f".{spec.name}.files.json")
+    return raw, info, source, cache / "datasets" / f"{spec.name}-{key}"
 
 
 def _read(source: DataSource, name: str, work: Path) -> GraphData:
@@ -238,7 +248,7 @@ def _of_download(raw: Path, name: str, error: DataError) -> DataError:
     return DataError(f"damaged: {why}; removed", file=raw, fix=get_command(name))
 
 
-def _key(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None) -> str:
+def _key(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, kept: Path) -> str:
     defaults = {name: option[1] for name, option in info.options.items()}
     options = defaults | spec.options | {"normalize": info.normalize}
     later = LATER.get(spec.name, {})
@@ -248,7 +258,7 @@ def _key(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None) -> str
     content = {
         "versions": [FORMAT_VERSION, _READER_VERSION],
         "options": {key: value for key, value in options.items() if (key, value) not in later.items()},
-        "source": [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files],
+        "source": list(file_hashes(files, kept).items()),
     }
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

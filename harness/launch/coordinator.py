@@ -26,6 +26,7 @@ from harness.runtime.job import Backend, RanksRendezvous
 from harness.suite.schema import Suite, TrialConfig
 
 FAREWELL_S = 15.0  # for the nodes to see that the run is over
+PREEMPTED_S = 5.0  # between the first and the last node that a cancelled job loses
 WATCH_S = 1.0  # between two looks while ranks train, because they need the cores
 # Names of messages. Those of one trial begin with the call's `run`: a node reports "came", "ready" and "end"; the
 # coordinator orders "nodes", "go" and "stop".
@@ -159,6 +160,10 @@ class Coordinator(OneMachine):
         finally:
             self.hub.order(f"{run}/stop", True)
         self._complete = group.status == "ok"
+        if group.cause and group.cause.rank is None and group.cause.status == "error":
+            # A job that is cancelled or preempted loses its nodes one after the other: if this one is next, the trial
+            # has no record, and is run again.
+            time.sleep(PREEMPTED_S)
         return group
 
     def gather(self, run: str) -> WorkerNodes | None:

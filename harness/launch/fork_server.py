@@ -23,7 +23,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -41,6 +41,7 @@ _OF_A_RANK = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", 
 _SET_NAME, _SUBREAPER, _IS_SUBREAPER = 15, 36, 37  # <linux/prctl.h>
 _POPULATE_READ, _POPULATE_WRITE = 22, 23  # <asm-generic/mman-common.h>
 _MESSAGE_BYTES = 1 << 20
+ANSWER_S = 60.0  # imports and compiled kernels take seconds; a server that takes this long was stopped
 _SHARING = frozenset(("harness.runtime.speed_reference",))  # modules that make all that they time anew
 Page = tuple[int, int, int]  # address, bytes, advice, of some
 _TURN = threading.Lock()  # of the threads that run groups in this process: one asks, and reads what it asked for
@@ -64,6 +65,7 @@ class ForkServer:
         self._ready = False
         self._why_not: NoWarmStart | None = None
         self._channel, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.settimeout(ANSWER_S)
         with remote:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, str(remote.fileno()), worker],
@@ -132,8 +134,13 @@ class ForkServer:
 
     def _answer(self) -> dict[str, Any]:
         said = b""
-        with suppress(ConnectionResetError):  # it ended before it read what it was sent
+        try:
             said = self._channel.recv(_MESSAGE_BYTES)
+        except TimeoutError:
+            self._process.kill()
+            raise NoWarmStart(f"the process that forks ranks did not answer for {ANSWER_S:g} s") from None
+        except ConnectionResetError:  # it ended before it read what it was sent
+            pass
         if not said:
             raise NoWarmStart(f"the process that forks ranks ended with code {self._process.wait()}")
         answer: dict[str, Any] = json.loads(said)

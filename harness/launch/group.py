@@ -20,6 +20,7 @@ from harness.launch.fork_server import NoWarmStart, fork_server
 from harness.launch.hardware import oom_kills
 from harness.launch.process import (
     WORKER,
+    Brand,
     Placement,
     ProgressTail,
     RankProcess,
@@ -84,6 +85,7 @@ class GroupResult:
     log: str = ""  # the end of every rank's output
     wall_s: float | None = None  # None if no rank was started
     warm: bool = False  # all ranks were forked by a process that had imported what they need
+    left: int = 0  # processes that ranks had started and left behind; they were ended
     limit_s: float | None = None  # the time limit, if it ended the group
     reached: str = ""  # where training was then, in words
     nodes: Sequence[dict[str, Any]] = ()  # what each node is; empty on one machine
@@ -146,7 +148,7 @@ def run_group(
     started, kills = time.monotonic(), oom_kills()
     read_end, write_end = os.pipe()  # no rank inherits the write end: it closes when this process dies
     world = placements[0].world if placements else 0  # a node may have none of a trial's ranks
-    group = _Group(out, world, progress_s, on_progress, failed_elsewhere)
+    group, brand, left = _Group(out, world, progress_s, on_progress, failed_elsewhere), Brand.new(), 0
     try:
         for placement in placements:
             start = partial(start_rank, worker, job, placement, threads, read_end)
@@ -155,6 +157,7 @@ def run_group(
             except NoWarmStart as why:
                 on_progress({"event": "stage", "text": why_cold.format(why)})
                 server, process = None, start()
+            brand.put_on(process.pid)
             group.processes.append(process)
         in_time = group.wait(started + timeout_s)
     finally:
@@ -163,6 +166,7 @@ def run_group(
         os.close(write_end)
         for process in group.processes:
             process.kill()
+        left = brand.end()
     group.report()  # what ranks wrote between the last look and their end
     oom, ranks, last = oom_kills() > kills, [placement.rank for placement in placements], group.last
     done = f"{int(last.get('epoch', 0)) + 1} of {last.get('epochs', '?')}"
@@ -176,6 +180,7 @@ def run_group(
         log=group_log(out, ranks),
         wall_s=time.monotonic() - started,
         warm=server is not None,
+        left=left,
         limit_s=None if in_time else timeout_s,
         reached=f"after {done} epochs" if last else "before the first epoch ended",
     )

@@ -1,6 +1,6 @@
 """A rank is a process: how it starts and ends, and the files that it leaves.
 
-A rank leads a session of its own, and is ended with all it started.
+A rank leads a session of its own, and is ended with all it started, in whatever session.
 """
 
 from __future__ import annotations
@@ -8,12 +8,15 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import resource
+import secrets
 import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -30,6 +33,7 @@ from harness.runtime.counters import THRESHOLD
 
 WORKER = "harness.runtime.rank"
 LOG_BYTES = 32 * 1024
+BRANDED_S = 5.0  # in which what ranks started has ended, once it was killed
 LARGEST = 2**63 - 1  # what columns of `epochs.parquet` can hold
 _SCRATCH = re.compile(r"harness-([0-9]+)-([0-9]+)-([0-9]+)-.+")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -107,6 +111,55 @@ class RankProcess:
             self.code = self.popen.wait() if self.popen else os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
+@dataclass(frozen=True)
+class Brand:
+    """Distinguishes what the ranks of one group started from all other processes, whatever its parent and session are.
+
+    It is the soft limit of bytes in POSIX message queues, which nobody uses: fork and exec hand it on, and the kernel
+    shows it. A random one; None where the system has no such limit.
+    """
+
+    limits: tuple[int, int] | None
+
+    @classmethod
+    def new(cls) -> Brand:
+        """Return a brand that no other group has."""
+        if sys.platform != "linux":
+            return cls(None)
+        hard = resource.getrlimit(resource.RLIMIT_MSGQUEUE)[1]
+        most = 1 << 40 if hard == resource.RLIM_INFINITY else hard
+        return cls((1 + secrets.randbelow(most - 1), hard) if most > 1 << 16 else None)
+
+    def put_on(self, pid: int) -> None:
+        """Brand a process that has just been started."""
+        if self.limits and sys.platform == "linux":
+            with suppress(OSError):  # it has ended
+                resource.prlimit(pid, resource.RLIMIT_MSGQUEUE, self.limits)
+
+    def end(self) -> int:
+        """Kill the processes that have the brand, and those they start meanwhile; return how many there were."""
+        killed, until = set[int](), time.monotonic() + BRANDED_S
+        if self._found():
+            time.sleep(0.05)  # what was in a rank's own session was killed with it, and is about to end
+        while (found := self._found()) and time.monotonic() < until:
+            for pid in found:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            killed |= found
+            time.sleep(0.01)
+        return len(killed)
+
+    def _found(self) -> set[int]:
+        if not self.limits:
+            return set()
+        line, found = f"Max msgqueue size {self.limits[0]} ", set()
+        for place in Path("/proc").glob("[0-9]*/limits"):
+            with suppress(OSError):  # it has ended, or is another user's
+                if line in re.sub(" +", " ", place.read_text()) and start_time(pid := int(place.parent.name)):
+                    found.add(pid)
+        return found
+
+
 def wait_for_end(ranks: Sequence[RankProcess], timeout_s: float) -> None:
     """Wait until one of those ranks ends that have not, `timeout_s` at most; all of it without `pidfd_open`."""
     with ExitStack() as stack:
@@ -156,7 +209,8 @@ def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
     env.update(RANK=str(placement.rank), WORLD_SIZE=str(placement.world), PYTHONUNBUFFERED="1")
     env.update(LOCAL_RANK=str(placement.local_rank), LOCAL_WORLD_SIZE=str(placement.local_world))
     if placement.interface is None:
-        env.setdefault("GLOO_SOCKET_IFNAME", loopback())
+        if env.get("GLOO_SOCKET_IFNAME", "").partition(",")[0] not in psutil.net_if_addrs():  # a login node's, say
+            env["GLOO_SOCKET_IFNAME"] = loopback()
     else:
         env["GLOO_SOCKET_IFNAME"] = placement.interface
         env.setdefault("NCCL_SOCKET_IFNAME", placement.interface)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ import psutil
 
 from harness.errors import UserError
 from harness.launch.process import is_loopback
-from harness.runtime.channel import HANDSHAKE_S, VARIABLE, Channel, Refused, answer, run_secret
+from harness.runtime.channel import CROWDED_S, VARIABLE, Channel, Crowded, Refused, answer, connect_channel, run_secret
 
 DEFAULT_PORT = 29400  # torchrun takes the same
 POLL_S = 0.1  # between two looks, while nothing trains
@@ -99,15 +100,9 @@ class Coordination(Peer):
     """A worker node's connection to the coordinator, whose orders are its messages."""
 
     def __init__(self, cluster: Cluster, host: str) -> None:
-        connection = socket.create_connection((host, cluster.port), HANDSHAKE_S)
-        try:
-            keep_alive(connection, cluster.node_timeout_s)
-            channel = Channel(connection, run_secret(), coordinator=False)
-        except BaseException:
-            connection.close()
-            raise
-        super().__init__(channel)
-        self.cluster, self.host, self.address = cluster, host, str(connection.getsockname()[0])
+        prepare = partial(keep_alive, timeout_s=cluster.node_timeout_s)
+        super().__init__(channel := connect_channel(host, cluster.port, prepare=prepare))
+        self.cluster, self.host, self.address = cluster, host, channel.address
         self.send("runner", None)
         Thread(target=self.listen, daemon=True).start()
 
@@ -232,6 +227,10 @@ def connect(cluster: Cluster) -> Hub | Coordination:
     except Refused as error:
         fix = f"the same {VARIABLE} on every node, or another port"
         raise UserError(f"at {cluster.endpoint} {error}", key="--rdzv", fix=fix) from error
+    except Crowded as error:
+        what = f"at {cluster.endpoint} the coordinator has ended each connection for {CROWDED_S:g} s"
+        fix = "find out what else connects there, or choose another port"
+        raise UserError(what, key="--rdzv", fix=fix) from error
     except OSError as error:
         what = f"what answers at {cluster.endpoint} is not `harness run`"
         raise UserError(what, key="--rdzv", fix="choose another port") from error

@@ -224,7 +224,8 @@ class TrialRunner:
             ranks=without_epochs(group.ranks),
         )
         differ = unlike(record, trial, self.store.directory, self.suite.repeat)
-        record = record.model_copy(update={"flags": [*record.flags, *differ]})
+        left = [f"left: {group.left} processes that ranks had started outlived them, and were ended"] * (group.left > 0)
+        record = record.model_copy(update={"flags": [*record.flags, *left, *differ]})
         if not self.leases.holds(turn.lease):
             progress.trial_stage("another runner took this one for dead and runs the trial: the result is dropped")
             self.store.drop(trial.id)

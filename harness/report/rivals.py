@@ -167,6 +167,16 @@ def _of_metric(metric: Metric, places: Sequence[Place], worth: float | None) -> 
             same = not contrast.cells[index].sizes.any()
             at = partial(contrast.row, index)
             yield _Open(metric, place, values, contrast.doubt(index), at, turned, same, needs)
+        elif metric.exact and {place.mine, place.other} <= means.keys():  # to or from 0: no ratio, and no doubt
+            rise = math.inf if means[place.mine] > means[place.other] else -math.inf
+            known = Estimate(rise, rise, rise, rise, len(place.pairs), None, "none", 0.0)
+            yield _Open(
+                metric, place, (means[place.other], means[place.mine]), 0.0, _always(known), False, False, needs
+            )
+
+
+def _always(known: Estimate) -> Callable[[float], Estimate]:
+    return lambda _: known
 
 
 def _to_target(metric: Metric, places: Sequence[Place], worth: float | None) -> Iterator[_Open]:

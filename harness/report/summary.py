@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.claims import Finding, Judged, State, Verdict, subject
+from harness.errors import printable
 from harness.report.sections import EVALUATIONS, Section
 from harness.report.table import Cell, Group, Key, Row, Table
 from harness.report.values import Comparison, Values, by_seed, counted_units, listed, values_of
 from harness.report.variants import Variant
 from harness.report.views.answer import AnswerView
 from harness.results.projection import LOOPBACK, rate_label
-from harness.results.stats import byte_unit, join_unique, percent, significant, time_unit, trials
+from harness.results.stats import byte_unit, decimals, join_unique, percent, significant, time_unit, trials
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,8 @@ def answer_sentence(section: Section, name: str) -> str:
             text += f", and {listed([_named(section, key) for key in between])}, surely behind others but not behind it"
         text += "" if max(own.count for own in answer.times.values()) > 1 else ", as one seed shows no difference"
     if never:
-        text += f". Most seeds do not reach it with {listed([_named(section, key) for key in never])}"
+        names = listed([_named(section, key) for key in never])
+        text += f". In {_trained(answer, never)} of training most seeds do not reach it with {names}"
     return f"{text}.{_pays(answer, set(unsure))}"
 
 
@@ -190,6 +192,14 @@ def _seconds(answer: AnswerView, key: Key) -> str:
     assert median is not None  # it is one of those that arrive
     size, unit = time_unit(median.centre)
     return f"{significant(median.centre / size)} {unit}"
+
+
+def _trained(answer: AnswerView, keys: Sequence[Key]) -> str:
+    """Return what every seed that does not arrive was trained for at least, of several rows."""
+    shortest = min(seconds for key in keys for seconds in answer.times[key].censored.values())
+    size, unit = time_unit(shortest)
+    places = 10 ** decimals(shortest / size)
+    return f"{math.floor(places * shortest / size) / places:g} {unit}"
 
 
 def _named(section: Section, key: Key) -> str:
@@ -230,7 +240,7 @@ RULE = (
 
 def claims_text(judged: Sequence[Judged]) -> str:
     """Return the claims summary as lines for a terminal."""
-    return "\n".join(_plain(line) for suite in judged for line in _lines(suite))
+    return "\n".join(printable(line) for suite in judged for line in _lines(suite))
 
 
 def counted(verdicts: Sequence[Verdict]) -> str:
@@ -300,8 +310,3 @@ def _lines(suite: Judged) -> Iterator[str]:
             for row in verdict.rows:
                 shown = ", ".join(part for part in (row.shown, _why(row)) if part)
                 yield f"        {MARKS[row.state]} {row.label}: {shown}"
-
-
-def _plain(line: str) -> str:
-    """Return a line without the control characters that a suite's text may hold."""
-    return "".join(c if c.isprintable() else "?" for c in line)

@@ -16,6 +16,7 @@ from harness.report.columns import MODEL, MODEL_SUFFIX
 from harness.report.palette import PHASES, PURPOSES
 from harness.report.sections import Section
 from harness.report.variants import Variant
+from harness.results.comparison import comparable
 from harness.results.contrast import Drift, Estimate, Pairs, Run, all_pairs, needed
 from harness.results.stats import Interval, Stat, numbers, over_seeds, significant
 
@@ -123,8 +124,7 @@ class Comparison:
         Runs of one seed are pairs where the machine is in the values (times), else their mean is one.
         """
         shared = [key for key in a if key in b]
-        if not self.metric.difference:
-            shared = [key for key in shared if min(a[key].value, b[key].value) > 0 or a[key].value == b[key].value]
+        shared = [key for key in shared if comparable(self.metric, a[key].value, b[key].value)]
         if not shared:
             return None
         values, started, references = (

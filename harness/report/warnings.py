@@ -202,6 +202,8 @@ def _status_notes(inputs: ResultInputs) -> Iterable[Note]:
             "Numbers are means over a trial's runs that ended well; epochs, figures by rank and of networks are those "
             "of the first.",
         )
+    if inputs.earlier:
+        yield Note(f"Of an earlier search of the settings: {trials(inputs.earlier)}.", "They are not shown.")
     if inputs.repeated:
         yield Note(
             f"In several of the directories: {trials(inputs.repeated)}.", "Shown is the one that started last of each."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -126,10 +126,11 @@ SAME, UNSURE = "same", "cannot tell"
 class Compared:
     """One trial, all its seeds together, or all trials, before and after.
 
-    `before`, `after`: means of the metric over trials, in its unit; `raw`: after / before (their geometric mean), or
-    after - before; `change`: the same without the machine's drift as far as it is known, with the interval that the
-    verdict is read from (None where nothing says how sure it is); `verdict`: a word of the metric, "same" or "cannot
-    tell"; `worse`: whether it is one for the worse; `needs`: runs that would decide it, "" of other verdicts.
+    `before`, `after`: means of the metric over trials, in its unit, NaN where they have none; `raw`: after / before
+    (their geometric mean), or after - before; `change`: the same without the machine's drift as far as it is known,
+    with the interval that the verdict is read from (None where nothing says how sure it is); `verdict`: a word of the
+    metric, "same" or "cannot tell"; `worse`: whether it is one for the worse; `needs`: runs that would decide it, "" of
+    other verdicts; `numeric`: whether the change is a number, not one to or from 0, or of what one side lacks.
     """
 
     label: str
@@ -143,6 +144,7 @@ class Compared:
     worse: bool
     needs: str
     drift: Drift
+    numeric: bool = True
 
 
 Known = tuple[Pair, float, float]  # a pair with its values of the metric
@@ -154,25 +156,60 @@ def compare(
     """Compare pairs of trials by a metric.
 
     `worth`: the smallest change that is worth knowing, a share or of scores a difference; runs that are needed are
-    needed for it. Returns each trial, its seeds together, and all together (None of no pair that has the metric).
+    needed for it. Returns each trial, its seeds together, then those whose change is no number (see `_apart`), and all
+    others together (None of no other).
     Intervals hold together: of comparisons of a code with itself at most 5 % should find anything at all, half of them
     over all and half in the trials; where several `comparisons` are made, of all of them together.
     """
     cells: list[list[Known]] = []
+    others: list[Compared] = []
     for group in group_seeds(pairs):
         values = [(p, value_of(p.before, metric.name), value_of(p.after, metric.name)) for p in group]
         known = [(p, a, b) for p, a, b in values if a is not None and b is not None]
-        if cell := [(p, a, b) for p, a, b in known if metric.difference or a == b or (a > 0 and b > 0)]:
+        if cell := [(p, a, b) for p, a, b in known if comparable(metric, a, b)]:
             cells.append(cell)
+        others += _apart(metric, values)
     if not cells:
-        return [], None
+        return others, None
     contrast = Contrast([_cell(cell, metric) for cell in cells], metric)
     share = share_of_risk(len(cells)) / comparisons
     rows = [_judged(metric, cell, contrast.row(i, share), worth) for i, cell in enumerate(cells)]
     if len(rows) == 1:
-        return rows, rows[0]
+        return [*rows, *others], rows[0]
     whole = contrast.whole(RISK / 2 / comparisons)
-    return rows, _judged(metric, [each for cell in cells for each in cell], whole, worth)
+    return [*rows, *others], _judged(metric, [each for cell in cells for each in cell], whole, worth)
+
+
+def comparable(metric: Metric, a: float, b: float) -> bool:
+    """Return whether a change from one value to another is a number: a ratio to or from 0 is none."""
+    return metric.difference or a == b or min(a, b) > 0
+
+
+def _apart(metric: Metric, values: Sequence[tuple[Pair, float | None, float | None]]) -> Iterator[Compared]:
+    """Yield rows of trials that changed to or from 0, or have the metric on one side only, for each such kind.
+
+    Who lacks it is at the bad end of the scale: a target that is not reached any more is worse than any time to it.
+    """
+    kinds: dict[tuple[str, float], list[tuple[Pair, float, float]]] = {}
+    bad = 1.0 if metric.better == "less" else -1.0
+    for p, a, b in values:
+        if (a is None) != (b is None):
+            said = "no value before" if a is None else "no value now"
+            kinds.setdefault((said, -bad if a is None else bad), []).append((p, _or_nan(a), _or_nan(b)))
+        elif a is not None and b is not None and not comparable(metric, a, b):
+            rise = 1.0 if b > a else -1.0
+            kinds.setdefault((metric.word(rise), rise), []).append((p, a, b))
+    for (said, rise), own in kinds.items():
+        change = rise * math.inf if metric.difference else math.inf if rise > 0 else 0.0
+        before, after = (float(np.mean([each[i] for each in own])) for i in (1, 2))
+        yield Compared(
+            label=own[0][0].label, trials=len(own), before=before, after=after, raw=change, change=change,
+            interval=None, verdict=said, worse=metric.worse(rise), needs="", drift="none", numeric=False,
+        )  # fmt: skip
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def value_of(record: Record, column: str) -> float | None:
@@ -233,8 +270,8 @@ def compared(
     def shown(size: float) -> float:
         return size if metric.difference else math.exp(size)
 
-    interval = None
-    if found.low is not None and found.high is not None:
+    interval, numeric = None, math.isfinite(found.size)
+    if found.low is not None and found.high is not None and numeric:
         interval = Interval(shown(found.size), shown(found.low), shown(found.high))
     unsure = not same and not found.sure
     return Compared(
@@ -249,6 +286,7 @@ def compared(
         worse=not unsure and not same and metric.worse(found.size),
         needs=needs(found) if unsure else "",
         drift=found.drift,
+        numeric=numeric,
     )
 
 
@@ -383,6 +421,6 @@ def _compared(since: Version, version: Version, metric: Metric, comparisons: int
     if metric.machine and (hardware := differences(ok).hardware):
         return Point(version, since, why=f"another machine ({'; '.join(hardware)})")
     rows, whole = compare(ok, metric, comparisons=comparisons)
-    if whole is None:
+    if not rows:
         return Point(version, since, why=f"no trial of both ended well with '{metric.name}'")
     return Point(version, since, tuple(rows), whole)

@@ -208,7 +208,8 @@ class ResultInputs:
     `results`: one row a trial, the means of its repeats; `runs`: one row a repeat, with the `trial` of its row in
     `results`; `epochs`: one row an epoch and rank, as of `load_epochs`; `records`: the record of each (suite, trial),
     possibly fewer; `directories`: where they were read; `repeated`: how many trials several of them hold, started at
-    different times (the last one is shown); `stored`: trials that are there to compare with only.
+    different times (the last one is shown); `earlier`: how many trials are left out as those of an earlier search of
+    settings; `stored`: trials that are there to compare with only.
     """
 
     results: pd.DataFrame
@@ -217,6 +218,7 @@ class ResultInputs:
     records: Mapping[RecordKey, Record] = field(default_factory=dict)
     directories: tuple[Path, ...] = ()
     repeated: int = 0
+    earlier: int = 0
     stored: frozenset[RecordKey] = frozenset()
 
     def only(self, keys: Collection[RecordKey]) -> ResultInputs:
@@ -301,7 +303,8 @@ def load_inputs(directories: Path | Sequence[Path], baselines: Sequence[Path] = 
             runs = every.setdefault((record.suite, record.trial), {})
             runs.setdefault(record.started, (place.resolve() not in stored, directory))
     last = {key: max((own, at, directory) for at, (own, directory) in runs.items()) for key, runs in every.items()}
-    shown = {directory for *_, directory in last.values()}
+    earlier = _of_earlier_searches(last, places)
+    shown = {directory for key, (*_, directory) in last.items() if key not in earlier}
     chosen = {directory: record for directory, record in read.items() if directory in shown}
     records = {(record.suite, record.trial): record for record in chosen.values()}
     return ResultInputs(
@@ -310,8 +313,17 @@ def load_inputs(directories: Path | Sequence[Path], baselines: Sequence[Path] = 
         records,
         places,
         repeated=sum(len(runs) > 1 for runs in every.values()),
+        earlier=len(earlier),
         stored=frozenset(key for key, (own, *_) in last.items() if not own),
     )
+
+
+def _of_earlier_searches(keys: Collection[RecordKey], places: Sequence[Path]) -> set[RecordKey]:
+    """Return the trials of tuned suites that have settings of an earlier search: the present one chose others."""
+    if not (tuned := kept_tunings(places)):
+        return set()
+    present = {name: {trial.id for trial in own.trials} for name, own in kept_suites(places).items() if name in tuned}
+    return {key for key in keys if (own := present.get(key[0])) and key[1] not in own}
 
 
 def averaged(results: pd.DataFrame, records: Mapping[tuple[str, str], Record]) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -14,6 +14,7 @@ import inspect
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -22,12 +23,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import psutil
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from harness.errors import UserError, writing
+from harness.errors import UserError, readable, writing
 from harness.files import SMALL, read_bytes, read_object, read_text, write_whole
 
 RUNNERS, LEASES = ".runners", ".leases"
@@ -35,6 +36,7 @@ HEARTBEAT_S, LOST_S = 5.0, 60.0
 _GONE = "gone"  # the last heartbeat of a runner that has ended
 SAY_S = 1.0  # between two writes of a trial's progress
 _UNKNOWN = "unknown"  # the runner of a lease that is being written
+_LEASE = re.compile(r"([^.]{1,100})\.([1-9][0-9]{0,8})")  # ours; whatever else lies there is nobody's lease
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -58,6 +60,11 @@ class RunnerInfo(BaseModel):
     label: str | None = None
     doing: str = ""
     elapsed_s: float | None = None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _readable(cls, value: Any) -> Any:
+        return readable(value)
 
     @property
     def where(self) -> str:
@@ -145,7 +152,10 @@ class Runner:
 
     def __enter__(self) -> Self:
         home = self._heartbeat_file.parent
-        home.mkdir(parents=True, exist_ok=True)
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise _no_directory(home) from error
         with writing(home):
             self._heartbeat_file.write_text("0\n")
         self._write()
@@ -200,6 +210,10 @@ class Runner:
     def _write(self) -> None:
         with contextlib.suppress(OSError):  # on a full disk the progress is not known, the trial goes on
             write_whole(self._info_file, self.info.model_dump_json(), self._info_file.with_suffix(".new"))
+
+
+def _no_directory(path: Path) -> UserError:
+    return UserError("is no directory", file=path, fix="remove it: the next run makes it")
 
 
 def _files(directory: Path, id_: str) -> tuple[Path, Path]:
@@ -286,11 +300,14 @@ class Leases:
     def latest(self) -> dict[str, Lease]:
         """Return the valid lease of each trial that was ever leased."""
         numbers: dict[str, int] = {}
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(self.home):
-                trial, _, number = name.rpartition(".")
-                if trial and not trial.startswith(".") and number.isdigit():
-                    numbers[trial] = max(numbers.get(trial, 0), int(number))
+        try:
+            names = os.listdir(self.home)
+        except FileNotFoundError:
+            names = []
+        except NotADirectoryError as error:
+            raise _no_directory(self.home) from error
+        for trial, number in (match.groups() for match in map(_LEASE.fullmatch, names) if match):
+            numbers[trial] = max(numbers.get(trial, 0), int(number))
         return {trial: self._content(trial, number) for trial, number in numbers.items()}
 
     def holder(self, lease: Lease | None) -> RunnerInfo | str | None:
@@ -345,7 +362,10 @@ class Leases:
     def _content(self, trial: str, number: int) -> Lease:
         key = trial, number
         if key not in self._read:
-            content = read_object(self.home / f"{trial}.{number}", SMALL)
+            path = self.home / f"{trial}.{number}"
+            content = read_object(path, SMALL)
+            if content is None and path.exists() and not path.is_file():  # nobody will ever write it
+                return Lease(trial, number, None)
             if content is None:  # being written, by a runner that may die before the end
                 waited = self.runners.stands_still(f"{trial}.{number}", "")
                 return Lease(trial, number, None if waited else _UNKNOWN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from harness.data.prepared import hash_file
 from harness.deferred import numpy as np
-from harness.errors import UserError
+from harness.errors import UNSEEN, DamagedRecord, UserError, readable
 from harness.files import RECORD, read_text
 from harness.models.layer import KEPT
 from harness.spec import RENAMED
@@ -23,6 +24,7 @@ from harness.suite.sections import NetworkSpec
 
 RECORD_FILE, EPOCHS_FILE = "record.json", "epochs.parquet"
 REPEAT = "remove the trial's directory; the next run repeats it"
+AGAIN = "the next run repeats it"
 Status = Literal["ok", "oom", "timeout", "diverged", "invalid", "error", "skipped"]
 Json = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
@@ -119,6 +121,7 @@ class Record(BaseModel):
         return json.dumps(content | {"digest": digest_of(content)}, indent=1, allow_nan=False) + "\n"
 
 
+_ESCAPED = re.compile(r"\\(?:[rbf]|u(?:00[0189]|007f|061c|200[b-f]|202[89a-e]|206|feff|fff|db4))", re.I)  # UNSEEN
 EDITED = "edited"  # the flag
 _EDITED = EDITED + ": {} was changed after it was written"
 
@@ -137,7 +140,7 @@ def read_record(path: Path) -> Record:
 
     It is flagged if it, or its file of epochs, is not as it was written.
     """
-    record = read_versioned(path, Record, "record", "damaged record", REPEAT)
+    record = read_versioned(path, Record, "record", "damaged record", AGAIN)
     if record.epochs_sha256 is not None:
         with suppress(OSError):  # a reader of the epochs reports that they cannot be read
             if hash_file(path.with_name(EPOCHS_FILE)) != record.epochs_sha256:
@@ -148,9 +151,11 @@ def read_record(path: Path) -> Record:
 def read_versioned(path: Path, kind: type[M], what: str, damaged: str, fix: str) -> M:
     """Read JSON with a `schema_version` as a `kind`; NaN, infinities and half characters are no JSON.
 
-    `what`, `damaged`: words for the file, and for a damaged one; `fix`: of damage. UserError if it is damaged, newer
-    than the `kind`, too large or no regular file, OSError if it cannot be read.
+    `what`, `damaged`: words for the file, and for a damaged one; `fix`: of damage. UserError if it is damaged (of a
+    record DamagedRecord), newer than the `kind`, too large or no regular file, OSError if it cannot be read.
     """
+
+    wrong = DamagedRecord if kind is Record else UserError
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is no JSON")
@@ -161,18 +166,23 @@ def read_versioned(path: Path, kind: type[M], what: str, damaged: str, fix: str)
         if "\\u" in text:
             json.dumps(content, ensure_ascii=False).encode()  # half a character could not be printed
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{damaged}: not JSON", file=path, fix=fix) from error
+        raise wrong(f"{damaged}: not JSON", file=path, fix=fix) from error
     found = content.get("schema_version") if isinstance(content, dict) else None
     known = kind.model_fields["schema_version"].default
     if isinstance(found, int) and found > known:
         message = f"{what} of schema {found}, this harness reads up to {known}"
         raise UserError(message, file=path, fix="upgrade harness")
     try:
-        return kind.model_validate(content, context=KEPT)
+        read = kind.model_validate(content, context=KEPT)
+        if UNSEEN.search(text) or _ESCAPED.search(text):  # the digest is that of what was written
+            flags = {"flags": read.flags} if isinstance(read, Record) else {}
+            clean = {key: value for key, value in (content | flags).items() if key != "digest"}
+            read = kind.model_validate(readable(clean), context=KEPT)
+        return read
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f"{part}: " for part in first["loc"])
-        raise UserError(f"{damaged}: {where}{first['msg']}", file=path, fix=fix) from error
+        raise wrong(f"{damaged}: {where}{first['msg']}", file=path, fix=fix) from error
 
 
 def read_kept(path: Path, kind: type[M], what: str, fix: str) -> M:

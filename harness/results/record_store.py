@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness.data.prepared import hash_file, sync
-from harness.errors import UserError
+from harness.errors import DamagedRecord, UserError, pass_over
 from harness.files import open_regular, size_text, write_whole
 from harness.results.environment import at_middle, measurements, note
 from harness.results.leases import LEASES, RUNNERS, Leases, Runner, Runners, named
-from harness.results.record import EPOCHS_FILE, RECORD_FILE, REPEAT, Record, read_kept, read_record, suite_files
+from harness.results.record import AGAIN, EPOCHS_FILE, RECORD_FILE, Record, read_kept, read_record, suite_files
 from harness.suite.schema import PLAIN_NAME, Suite, TrialConfig
 from harness.suite.sections import Claim
 
@@ -112,11 +112,15 @@ class ResultStore:
         return Leases(self.directory, self.owner, Runners(self.directory))
 
     def finished(self) -> dict[str, str]:
-        """Return the status of every complete record by trial id; UserError if one is damaged, or lacks its epochs."""
+        """Return the status of every complete record by trial id; a damaged one, or without epochs, is named."""
         found: dict[str, str] = {}
         for path in records_under(self.directory):
-            found[path.name.removesuffix(REPLACED)] = read_at(path).status
-            _check_epochs(path)
+            try:
+                status = read_at(path).status
+                _check_epochs(path)
+                found[path.name.removesuffix(REPLACED)] = status
+            except DamagedRecord as error:
+                pass_over(error)
         return found
 
     def stage(self, trial_id: str, suffix: str = "") -> Path:
@@ -306,7 +310,7 @@ def _bounded(file: ParquetFile) -> Iterator[RecordBatch]:
 
 
 def _check_epochs(place: Path) -> None:
-    """Raise UserError if a record's epochs are gone or cut short; their content is not read."""
+    """Raise DamagedRecord if a record's epochs are gone or cut short; their content is not read."""
 
     def identity() -> tuple[int, int] | None:
         try:
@@ -324,16 +328,25 @@ def _check_epochs(place: Path) -> None:
         # The record has just moved, and another may have its name already.
         whole = not (place / RECORD_FILE).exists() or identity() != before
     if not whole:
-        raise UserError("damaged record: its epochs are gone or cut short", file=path, fix=REPEAT)
+        raise DamagedRecord("damaged record: its epochs are gone or cut short", file=path, fix=AGAIN)
 
 
 def read_records(path: Path, *, required: bool = False) -> dict[Path, Record]:
     """Read the records under a results directory, a suite's or a trial's, by the trials' directories.
 
-    Each has the reference workload's time nearest to its trial. `required`: there has to be one. UserError if the
-    directory does not exist, or a record is damaged.
+    Each has the reference workload's time nearest to its trial. A damaged one is named and passed over. `required`:
+    there has to be one. UserError if the directory does not exist, or all its records are damaged.
     """
-    found = {place: read_at(place) for place in record_places(path)}
+    found, damaged = dict[Path, Record](), list[DamagedRecord]()
+    for place in record_places(path):
+        try:
+            found[place] = read_at(place)
+        except DamagedRecord as error:
+            damaged.append(error)
+    if damaged and not found:
+        raise damaged[0]
+    for each in damaged:
+        pass_over(each)
     if required and not found:
         raise UserError("holds no finished trial", file=path, fix="run `harness run SUITE` first")
     known = {suite: measurements(suite) for suite in {place.parent for place in found}}

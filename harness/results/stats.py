@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from harness.deferred import numpy as np
+from harness.errors import readable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -229,6 +230,7 @@ def join_unique(values: Iterable[object]) -> str:
 
 def in_csv(value: Any) -> Any:
     """Return what a CSV file has for a value: a text that a spreadsheet would take for a formula, behind a quote."""
+    value = readable(value) if isinstance(value, str) else value
     if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")) or len(value) == 1:
         return value
     try:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import UserError
+from harness.errors import DamagedRecord, UserError, pass_over
 from harness.results.leases import HEARTBEAT_S, RunnerInfo, Runners
 from harness.results.record import RECORD_FILE, Record
 from harness.results.record_store import SUITE_FILE, read_at, read_suite, records_under, require_directory
@@ -54,15 +54,16 @@ class SuiteWatch:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._runners = Runners(directory)
-        self._records: dict[Path, tuple[int, Record]] = {}
+        self._records: dict[Path, tuple[tuple[int, int], Record]] = {}
 
     def state(self) -> SuiteState:
-        """Return how it stands now. UserError for a damaged record."""
+        """Return how it stands now; a damaged record is named, and its trial is left to run."""
         suite = read_suite(self.directory / SUITE_FILE) if (self.directory / SUITE_FILE).is_file() else None
-        ended = [self._ended(path) for path in records_under(self.directory)]
+        ended = [each for path in records_under(self.directory) if (each := self._ended(path))]
         if suite:
             known = {trial.id for trial in suite.trials}
-            ended = [each for each in ended if each.trial in known]
+            # A directory that was copied holds a trial a second time.
+            ended = list({each.trial: each for each in ended if each.trial in known}.values())
         busy = [(info, self._runners.dead(info.id)) for info in self._runners.all() if info.trial is not None]
         return SuiteState(
             self.directory.name,
@@ -88,13 +89,18 @@ class SuiteWatch:
             still = {id_ for id_ in still if id_ in now and now[id_] == waiting[id_]}
         return frozenset(still)
 
-    def _ended(self, path: Path) -> Record:
-        stamp = 0
+    def _ended(self, path: Path) -> Record | None:
+        stamp = 0, 0
         with contextlib.suppress(OSError):
-            stamp = (path / RECORD_FILE).stat().st_mtime_ns
+            found = (path / RECORD_FILE).stat()
+            stamp = found.st_ino, found.st_ctime_ns
         if path not in self._records or self._records[path][0] != stamp:
             # Figures of thousands of trials would take gigabytes.
-            self._records[path] = stamp, read_at(path).model_copy(update={"result": {}, "ranks": []})
+            try:
+                self._records[path] = stamp, read_at(path).model_copy(update={"result": {}, "ranks": []})
+            except DamagedRecord as error:
+                pass_over(error)
+                return None
         return self._records[path][1]
 
 

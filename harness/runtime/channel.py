@@ -15,7 +15,7 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -31,14 +31,20 @@ VARIABLE, FILE_VARIABLE = "HARNESS_SECRET", "HARNESS_SECRET_FILE"
 LEAST_CHARACTERS, MOST_CHARACTERS = 16, 4096  # of a secret
 HELLO = b"harness nodes 2\n"
 NONCE_BYTES = CODE_BYTES = 32
+CROWDED_S = 30.0  # in which a node gets through to a coordinator to which many others connect
 HANDSHAKE_S = 20.0  # a coordinator that has just been started on a busy machine takes seconds to answer
 MOST_BYTES = 256 << 20  # of a message without its code, because both ends hold it in memory
 POLL_S = 0.01  # between two questions of a rank that waits for others
 _LENGTH, _NUMBER = struct.Struct(">I"), struct.Struct(">Q")
+_NO = bytes(_LENGTH.size + CODE_BYTES)  # no proof: the coordinator's answer to another secret
 
 
 class Refused(ConnectionError):  # noqa: N818 - the fault of the other end
     """The other end does not know the secret, or sends what is no message."""
+
+
+class Crowded(ConnectionError):  # noqa: N818 - the fault of neither end
+    """The coordinator ended the connection before the proofs: of many strangers it ends the oldest."""
 
 
 def run_secret() -> bytes:
@@ -99,7 +105,8 @@ class Channel:
     """One end of a connection; any thread may send, one at a time receives.
 
     Making one takes over `connection` and exchanges proofs of `secret`. Raises OSError (TimeoutError among them) if
-    the other end does not answer, and Refused if it does not know the secret or says that this one does not. Later,
+    the other end does not answer, Crowded if a coordinator ends it first, and Refused if the other end does not know
+    the secret or says that this one does not. Later,
     both methods raise OSError once the connection has ended, or the other end is silent for `limit_s` seconds.
     """
 
@@ -110,7 +117,18 @@ class Channel:
         self._deadline: float | None = time.monotonic() + HANDSHAKE_S
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(HANDSHAKE_S)
-        mine = secrets.token_bytes(NONCE_BYTES)
+        try:
+            self._prove(secret, coordinator)
+        except (Refused, TimeoutError):
+            raise
+        except ConnectionError as error:
+            raise error if coordinator else Crowded("the coordinator ended the connection") from error
+        self._deadline = None
+        connection.settimeout(limit_s)
+
+    def _prove(self, secret: bytes, coordinator: bool) -> None:
+        """Exchange the proofs: messages that are empty, the first of each end."""
+        connection, mine = self._socket, secrets.token_bytes(NONCE_BYTES)
         if coordinator:
             connection.sendall(HELLO + mine)
         elif self._read(len(HELLO)) != HELLO:
@@ -119,20 +137,19 @@ class Channel:
         nonces = mine + theirs if coordinator else theirs + mine
         keys = [hmac.digest(secret, b"from the " + end + nonces, "sha256") for end in (b"coordinator", b"node")]
         self._out, self._in = keys if coordinator else reversed(keys)
-        # The first message of each end, which is empty, is its proof.
         if coordinator:
-            self._open(most=0)
+            try:
+                self._open(most=0)
+            except Refused:
+                connection.sendall(_NO)
+                raise
             connection.sendall(self._sealed(b""))
         else:
             connection.sendall(mine + self._sealed(b""))
             try:
                 self._open(most=0)
             except Refused:
-                raise Refused("what answers does not know the secret of the run") from None
-            except ConnectionError:
-                raise Refused("the coordinator does not take this node's secret") from None
-        self._deadline = None
-        connection.settimeout(limit_s)
+                raise Refused("what answers has another secret than this node") from None
 
     @property
     def address(self) -> str:
@@ -190,14 +207,25 @@ class Channel:
         return b"".join(parts)
 
 
-def connect_channel(host: str, port: int, limit_s: float | None = None) -> Channel:
-    """Connect to a run's coordinator; raises as `Channel` does, and UserError if this user has no secret."""
-    secret, connection = run_secret(), socket.create_connection((host, port), HANDSHAKE_S)
-    try:
-        return Channel(connection, secret, coordinator=False, limit_s=limit_s)
-    except BaseException:
-        connection.close()
-        raise
+def connect_channel(
+    host: str, port: int, limit_s: float | None = None, prepare: Callable[[socket.socket], object] = lambda each: None
+) -> Channel:
+    """Connect to a run's coordinator; raises as `Channel` does, and UserError if this user has no secret.
+
+    Tries again, and again later, for CROWDED_S where the coordinator ends the connection. `prepare`: each connection.
+    """
+    own, wait_s, until = run_secret(), 0.05, time.monotonic() + CROWDED_S
+    while True:
+        connection = socket.create_connection((host, port), HANDSHAKE_S)
+        try:
+            prepare(connection)
+            return Channel(connection, own, coordinator=False, limit_s=limit_s)
+        except BaseException as error:
+            connection.close()
+            if not isinstance(error, Crowded) or time.monotonic() > until:
+                raise
+        time.sleep(wait_s * (1 + secrets.randbelow(1000) / 1000))  # nodes of a job start together
+        wait_s = min(2 * wait_s, 1.0)
 
 
 def group_store(channel: Channel, prefix: str, limit: timedelta) -> Store:  # noqa: C901 - it makes a class

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+from pydantic import AfterValidator
 
 from harness.deferred import numpy as np
 from harness.deferred import torch
@@ -280,6 +282,20 @@ class Sampler(Protocol):
 
     def sample(self, targets: Ints, seed: int) -> Sample:
         """Draw for the distinct nodes `targets` (int64, perhaps none) by a non-negative int64 `seed`."""
+
+
+def _draws_something(value: T) -> T:
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, int) and number < 1 and number != -1:
+            raise ValueError(f"{number} draws nothing; give 1 or more, or -1 for all")
+    return value
+
+
+DrawCount: TypeAlias = Annotated[int, AfterValidator(_draws_something)]
+"""An option: how many are drawn, 1 or more, or -1 for all."""
+
+DrawCounts: TypeAlias = Annotated[int | list[int], AfterValidator(_draws_something)]
+"""The same for each graph layer, or one number for all; see `per_layer`."""
 
 
 def per_layer(value: int | list[int], depth: int, key: str) -> list[int]:

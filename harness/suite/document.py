@@ -24,7 +24,7 @@ from harness.errors import UserError, UserErrors, nearest
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 20
 _BITS = 63  # of a number, that JSON and a table can hold
-MAX_VALUES = 50_000  # after aliases are written out: what stops a "billion laughs"
+MAX_VALUES, MAX_TEXT = 50_000, 4 * MAX_BYTES  # after aliases are written out: what stops a "billion laughs"
 KeyPath = tuple[str | int, ...]
 V = TypeVar("V")
 
@@ -103,6 +103,7 @@ class Document:
     lines: dict[KeyPath, int] = field(default_factory=dict)
     errors: list[UserError] = field(default_factory=list)
     values: int = 0
+    text: int = 0
 
     def error(self, node: Node, path: KeyPath, message: str, fix: str | None = None) -> UserError:
         """Return an error that points at a node."""
@@ -147,6 +148,9 @@ def _build(node: Node, path: KeyPath, doc: Document, above: tuple[int, ...]) -> 
     doc.values += 1
     if doc.values > MAX_VALUES:
         raise doc.error(node, (), f"more than {MAX_VALUES} values, aliases written out")
+    doc.text += len(node.value) if isinstance(node, ScalarNode) else 0
+    if doc.text > MAX_TEXT:
+        raise doc.error(node, (), f"more than {MAX_TEXT >> 20} MiB of text, aliases written out")
     if id(node) in above:
         raise doc.error(node, path, "refers to itself", fix="remove the alias")
     if len(above) > MAX_DEPTH:

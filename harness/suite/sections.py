@@ -231,10 +231,13 @@ class Budget(Spec):
         return self
 
 
+BEST = "best"  # the method with the highest score
+
+
 class RelativeTarget(Spec):
     """A validation score below what the tuned baseline reaches."""
 
-    of: str = Field(description="the baseline: a method of the suite")
+    of: str = Field(description="the baseline: a method of the suite; or `best`: whichever comes highest")
     below: float = Field(0.005, ge=0, lt=1, description="how far below its score, as a fraction")
 
 
@@ -265,7 +268,7 @@ class TuningSpec(Spec):
         "best_val", description="what the best trial has: the highest validation score, or the shortest time"
     )
     target: float | RelativeTarget | None = Field(
-        None, description="validation score to reach: a fraction, or `{of: METHOD, below: 0.005}`"
+        None, description="validation score to reach: a fraction, or `{of: METHOD, below: 0.005}`, METHOD may be `best`"
     )
     default_first: bool = Field(
         True, description="the first trial of each study has the settings that the suite gives; the others are drawn"

@@ -221,6 +221,8 @@ def _override(data: dict[str, Any], source: SuiteSource, text: str) -> None:
     said, separator, value = text.partition("=")
     if not separator or not said or "" in said.split("."):
         raise UserError("not of the form section.key=value", file=f"--set {text}")
+    if said.count(".") > document.MAX_DEPTH:
+        raise UserError(f"nested deeper than {document.MAX_DEPTH} levels", file=f"--set {text}")
     parsed = document.parse(value, f"--set {text}").data
     inner: Any = data
     path: KeyPath = ()

@@ -15,7 +15,7 @@ from harness.results.record_store import ResultStore, read_at
 from harness.results.tuned import ChangedTrial, TunedMethod, Tuning, TuningTrial
 from harness.runtime.method import METHODS
 from harness.suite.schema import MethodSettings, Suite, TrialConfig
-from harness.suite.sections import Goal, RelativeTarget
+from harness.suite.sections import BEST, Goal, RelativeTarget
 from harness.suite.suite_file import as_written
 from harness.tune.space import Point, Searched, Subject, settings_with
 from harness.tune.study import Chosen, Curve, Rungs, Study, Tried, asha_rungs, choose, curve_of, studies_at, success
@@ -85,24 +85,29 @@ class Tuner:
             code = self._search([study for subject in group for study in studies[id(subject)]], targets)
             if code > 1:
                 return [], code
-        targets = self._targets(first, studies)
+        best = isinstance(spec.target, RelativeTarget) and spec.target.of == BEST
+        targets = self._targets(subjects if best else first, studies)
         return [self._found(subject, studies[id(subject)], targets) for subject in subjects], code
 
     def _targets(self, baseline: Sequence[Subject], studies: Mapping[int, list[Study]]) -> dict[str, float | None]:
-        """Return the target of each data set by its name; a relative one is below the baseline's chosen trial."""
+        """Return the target of each data set by its name; a relative one is below the baseline's best chosen trial."""
         spec = self.searched.spec
         names = {dataset.name for dataset in self.searched.suite.datasets}
         if not isinstance(spec.target, RelativeTarget):
             return dict.fromkeys(names, spec.target)
         found: dict[str, float | None] = {}
-        for subject in baseline:
-            chosen = choose(
-                [self._tried(study) for study in studies[id(subject)]], "best_val", None, spec.budget.seconds
-            )
-            if chosen is None:
-                what = f"all trials of {subject.name} failed: there is no score to be below"
+        for name in names if baseline else ():
+            tried = [[self._tried(study) for study in studies[id(s)]] for s in baseline if s.dataset.name == name]
+            every = [choose(own, "best_val", None, spec.budget.seconds) for own in tried]
+            top = max((chosen.success for chosen in every if chosen), default=None)
+            if top is None:
+                what = f"all trials of {spec.target.of} on {name} failed: there is no score to be below"
                 raise self.searched.error(("target", "of"), what, f"see `harness status {self.store.directory}`")
-            found[subject.dataset.name] = chosen.success - spec.target.below
+            if top <= spec.target.below:
+                what = f"bad value {spec.target.below:g}: {spec.target.of} came to {top:.4f} on {name} only"
+                fix = "make it less, or train longer; a set without validation nodes has no score"
+                raise self.searched.error(("target", "below"), what, fix)
+            found[name] = top - spec.target.below
         return found
 
     def _search(self, studies: Sequence[Study], targets: Mapping[str, float | None]) -> int:

@@ -16,7 +16,7 @@ from harness.spec import DatasetSpec, of_presets
 from harness.suite.document import KeyPath
 from harness.suite.expand import expand
 from harness.suite.schema import MethodSettings, OwnModel, OwnSettings, Suite, TrialConfig
-from harness.suite.sections import DEFAULT_SPACE, Range, Space, TuningSpec
+from harness.suite.sections import BEST, DEFAULT_SPACE, Range, Space, TuningSpec
 
 Point = Mapping[str, Any]
 """A value of every key that is searched: `train.lr`, `model.dropout`, or an option of the method."""
@@ -116,7 +116,7 @@ class Searched:
         for name in spec.per_method:
             if name not in methods:
                 raise self.error(("per_method", name), "no method of the suite", nearest(name, methods))
-        if not isinstance(spec.target, float | None) and spec.target.of not in methods:
+        if not isinstance(spec.target, float | None) and spec.target.of not in methods | {BEST}:
             raise self.error(("target", "of"), f"'{spec.target.of}' is no method of the suite",
                              nearest(spec.target.of, methods))  # fmt: skip
         if len(set(self.suite.seeds)) < FEWEST_SEEDS:

@@ -13,6 +13,7 @@ from harness import Bytes, BytesCase, Metric, MiniBatchMethod, Sampler, Source, 
 from harness.plugin import (
     Batch,
     Communicator,
+    DrawCounts,
     Drawn,
     FanoutSampler,
     FeatureStore,
@@ -119,7 +120,7 @@ class DGSOptions(MaskOptions, NeighbourOptions):
     variant: Literal["both", "ns-only", "fs-only"] = Field(
         "both", description="sample nodes and features by explanations, or only one of them"
     )
-    fanouts: int | list[int] = Field(
+    fanouts: DrawCounts = Field(
         64, description="neighbours drawn for a node, input layer first, or one number for all; -1: all of them"
     )
     feature_rate: float = Field(

@@ -18,6 +18,7 @@ from harness import numpy as np
 from harness.plugin import (
     Batch,
     ClippedNodes,
+    DrawCount,
     Drawn,
     FeatureStore,
     ImportanceSubgraphs,
@@ -61,8 +62,8 @@ class GraphSAINTOptions(MiniBatchOptions):
     sampler: Literal["frontier", "rw", "mrw", "edge", "node", "forest-fire"] = Field(
         "frontier", description="draws the nodes of a subgraph; see `harness_methods.graphsaint.subgraphs`"
     )
-    size: int | None = Field(
-        None, ge=-1, description="nodes of a subgraph, for rw and edge at most; default: 8000, or an eighth of the "
+    size: DrawCount | None = Field(
+        None, description="nodes of a subgraph, for rw and edge at most; default: 8000, or an eighth of the "
         "graph it is drawn from where those are fewer; -1: all"
     )  # fmt: skip
     frontier: int | None = Field(
@@ -96,8 +97,6 @@ class GraphSAINTOptions(MiniBatchOptions):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.size == 0:
-            raise ValueError("size: a subgraph has at least 1 node, or -1 for all")
         if self.entered and not self.roots:
             raise ValueError("entered: roots come into the frontier, too; leave roots at true")
         if self.size is not None and (why := self.no_room(self.size)):

@@ -86,7 +86,7 @@ def test_a_claim_that_fails_is_exit_code_1(check: Callable[..., tuple[int, str, 
     code, out, _ = check("results/demo", claims=(good, bad))
     assert code == 1
     assert out.startswith("demo: 2 claims: 1 holds, 1 fails; 4 of 4 trials run\n")
-    assert "  ✗ fails: nothing is ?[31msent\n" in out
+    assert "  ✗ fails: nothing is \\x1b[31msent\n" in out
     code, out, _ = check("results", claims=(bad,), trials=1)
     assert code == 0
     assert "– not measured: nothing" in out

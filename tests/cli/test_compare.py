@@ -68,6 +68,40 @@ def test_a_slowdown_is_told_and_fails(before: Path, tmp_path: Path, run: Run) ->
     assert "1.300" in out
 
 
+def rewritten(before: Path, after: Path, seed: int, **result: Any) -> Path:
+    """Write the same trials, those of a seed with other figures; None: without."""
+    for place in record_places(before):
+        record = read_at(place)
+        new = record.result | (result if record.config["seed"] == seed else {})
+        kept = {key: value for key, value in new.items() if value is not None}
+        ResultStore(after, "demo").commit(record.trial, record.model_copy(update={"result": kept}), [], "")
+    return after
+
+
+def test_a_change_from_nothing_fails(before: Path, tmp_path: Path, run: Run) -> None:
+    silent = rewritten(before, tmp_path / "silent", 0, bytes_swap=0)
+    loud = rewritten(silent, tmp_path / "loud", 0, bytes_swap=288)
+    code, out, _ = run("compare", silent, loud, "--metric", "bytes_swap", "--fail-on", "5%")
+    assert code == 1
+    rows = [re.split("  +", line.strip()) for line in out.splitlines() if "288" in line]
+    assert len(rows) == 2
+    assert {tuple(row[-6:]) for row in rows} == {("1", "0 B", "288 B", "-", "-", "more")}
+    assert run("compare", loud, silent, "--metric", "bytes_swap", "--fail-on", "5%")[0] == 0
+    assert csv_rows(run, silent, loud, "--metric", "bytes_swap")[-2]["change"] == ""
+
+
+def test_a_score_that_is_gone_fails(before: Path, tmp_path: Path, run: Run) -> None:
+    after = rewritten(before, tmp_path / "b", 1, best_val=None)
+    code, out, _ = run("compare", before, after, "--metric", "best_val", "--fail-on", "5%")
+    assert (code, out.count("no value now")) == (1, 2)
+    both = rewritten(after, tmp_path / "both", 0, best_val=None)
+    code, out, err = run("compare", both, both, "--metric", "best_val", "--fail-on", "5%")
+    assert code == 2
+    assert "no trial that ended well on both sides has 'best_val'" in err
+    code, out, _ = run("compare", after, after, "--metric", "best_val")
+    assert (code, out.count("(neither side has best_val)")) == (0, 2)
+
+
 def test_two_seeds_that_scatter_have_no_interval(before: Path, tmp_path: Path, run: Run) -> None:
     """One takes a third as long, the other three times: the ends of the interval would be far more than 100 apart."""
     for place in record_places(before):

@@ -72,8 +72,11 @@ NEUTRAL_FAULTS = {
     "outside 0..19": {"indices": np.full(4, 20, np.int32)},
     "features have 19 rows": {"feat": np.zeros((19, 2), np.float32)},
     "expected numbers [20, any]": {"feat": np.zeros(20, np.float32), "match": "expected numbers [any, any]"},
-    "not finite": {"feat": np.full((20, 2), np.nan)},
-    "not finite numbers": {"feat": np.full((20, 2), 1e300)},
+    "features of row 7 are not finite numbers": {"feat": np.where(np.arange(20)[:, None] == 7, np.nan, [[1.0, 2.0]])},
+    "features of row 9 hold a number too large for float32": {
+        "feat": np.where(np.arange(20)[:, None] == 9, 1e300, [[1.0, 2.0]])
+    },
+    "labels have no column": {"label": np.zeros((20, 0), np.uint8)},
     "something other than 0 and 1": {"label": np.full((20, 2), 2, np.uint8)},
     "other than class numbers": {"label": np.full(20, 0.5)},
     "no node is labelled": {"label": np.full(20, -1)},
@@ -106,6 +109,23 @@ def test_neutral_names_what_is_wrong(tmp_path: Path, work: Path, fault: str) -> 
         neutral.read(path, "g", work)
     assert str(match) in str(error.value)
     assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("form", ["integers", "booleans"])
+def test_one_hot_labels_are_classes_in_every_format(tmp_path: Path, work: Path, form: str) -> None:
+    known = raw.known()
+    one_hot = np.eye(3, dtype=np.bool_ if form == "booleans" else np.int64)[known.labels]
+    path = raw.write_neutral(tmp_path / "g.npz", known, label=one_hot)
+    assert_equal(neutral.read(path, "g", work), known)
+    found = neutral.info(path, "g")
+    assert (found.classes, found.multilabel) == (3, False)
+
+
+def test_classes_that_do_not_occur_are_said(tmp_path: Path) -> None:
+    known = raw.known()
+    found = neutral.info(raw.write_neutral(tmp_path / "g.npz", known, label=10 * known.labels), "g")
+    assert found.summary.endswith("; 3 of its 21 classes occur: classes are numbers from 0 to 20")
+    assert "occur" not in neutral.info(raw.write_neutral(tmp_path / "h.npz", known), "h").summary
 
 
 def test_dgl_reddit(tmp_path: Path, work: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,6 +106,54 @@ def test_prepared_once_and_again_when_the_file_changes(mine: Path, tmp_path: Pat
     assert open_graph(prepare(spec("my_graph"), data_dir=mine, cache=cache)).nodes == 31
 
 
+def write_plain(path: Path, graph: raw.Known) -> Path:
+    """Write the neutral file without compression."""
+    path.parent.mkdir(exist_ok=True)
+    with np.load(raw.write_neutral(path, graph)) as packed:
+        arrays = dict(packed)
+    np.savez(path, **arrays)
+    return path
+
+
+def write_raw(path: Path, graph: raw.Known) -> Path:
+    raw.write_dgl_reddit(path.parent, graph)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "write"),
+    [("my_graph", "my_graph.npz", write_plain), ("reddit", "reddit/reddit_data.npz", write_raw)],
+)
+def test_a_file_of_equal_size_and_time_is_another(
+    mine: Path, tmp_path: Path, name: str, file: str, write: Callable[[Path, raw.Known], Path]
+) -> None:
+    """An uncompressed `.npz` always has its size, and archives and `cp -p` keep times."""
+    cache, graph = tmp_path / "cache", raw.known(nodes=30)
+    turned = replace(graph, labels=np.roll(graph.labels, 1))
+    path, other = write(mine / file, graph), write(tmp_path / "other" / Path(file).name, turned)
+    first = prepare(spec(name), data_dir=mine, cache=cache)
+    before = path.stat()
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    other.replace(path)
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    second = prepare(spec(name), data_dir=mine, cache=cache)
+    assert np.array_equal(open_graph(second).labels, turned.labels)
+    assert np.array_equal(open_graph(first).labels, graph.labels)
+
+
+def test_a_copy_of_equal_content_is_the_same(mine: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = prepare(spec("my_graph"), data_dir=mine, cache=cache)
+    shutil.copy(mine / "my_graph.npz", tmp_path / "copy")
+    (tmp_path / "copy").replace(mine / "my_graph.npz")
+    assert prepare(spec("my_graph"), data_dir=mine, cache=cache) == first
+
+
+def test_hidden_files_are_no_data_sets(mine: Path) -> None:
+    (mine / "._my_graph.npz").write_bytes(b"\0" * 100)
+    assert "._my_graph" not in dataset_names(mine)
+
+
 def test_normalisation(mine: Path) -> None:
     known = raw.known(nodes=30)
     plain = replace(known, features=np.vstack([known.features[:-1], np.zeros((1, 5), np.float32)]))
@@ -141,14 +192,14 @@ def test_generated_sets(name: str, tmp_path: Path) -> None:
 def test_an_option_that_came_later_renames_no_prepared_set(monkeypatch: pytest.MonkeyPatch) -> None:
     def name(**options: object) -> str:
         given = spec("kronecker", **options)
-        return registry._key(given, dataset_info(given), None)
+        return registry._key(given, dataset_info(given), None, Path("none"))
 
     named = {share: name(train=share) for share in (0.6, 0.5)}
     assert name() == named[0.6] != named[0.5]
     info = dataset_info(spec("kronecker"))
     before = replace(info, options={key: value for key, value in info.options.items() if key != "train"})
     monkeypatch.setattr(registry, "LATER", {})
-    assert registry._key(spec("kronecker"), before, None) == named[0.6]
+    assert registry._key(spec("kronecker"), before, None, Path("none")) == named[0.6]
 
 
 def test_the_full_split_of_planetoids_sets(mine: Path) -> None:
@@ -197,7 +248,7 @@ def test_a_damaged_file_is_not_cached(mine: Path, tmp_path: Path) -> None:
     raw.write_neutral(path, one_way)
     with pytest.raises(DataError, match="not symmetric"):
         prepare(spec("cora"), data_dir=mine, cache=cache)
-    assert [p for p in cache.rglob("*") if p.is_file() and not p.name.endswith(".lock")] == []
+    assert [p for p in cache.rglob("*") if p.is_file() and not p.name.endswith((".lock", ".files.json"))] == []
     assert path.exists(), "the user's own file is never removed"
 
 

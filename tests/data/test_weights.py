@@ -38,6 +38,18 @@ def test_weights_survive_the_neutral_file_and_the_store(tmp_path: Path) -> None:
     np.testing.assert_array_equal(open_graph(tmp_path / "graph").weights, GRAPH.weights)
 
 
+def test_weights_whose_sum_no_float32_holds_are_refused_by_row() -> None:
+    degrees = np.diff(GRAPH.indptr)
+    row = int(degrees.argmax())
+    start, end = GRAPH.indptr[row : row + 2]
+    large = 0.9 * np.finfo(np.float32).max
+    weights = np.full_like(GRAPH.weights, large / degrees[row])
+    check_graph(replace(GRAPH, weights=weights), "w", symmetric=False)
+    weights[start:end] *= 2
+    with pytest.raises(DataError, match=f"edge weights of row {row} add up to more than float32 holds"):
+        check_graph(replace(GRAPH, weights=weights), "w", symmetric=False)
+
+
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
 def test_weights_must_be_positive_and_finite(tmp_path: Path, bad: float) -> None:
     (tmp_path / "work").mkdir()

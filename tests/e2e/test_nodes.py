@@ -327,6 +327,20 @@ def test_a_node_with_another_suite_is_refused_and_the_coordinator_waits_no_longe
     assert "came within 12 s (--rdzv-timeout); one was refused: trials: 1 trials here" in record["reason"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_job_that_loses_its_nodes_one_by_one_has_no_record(loopback: Machines, number: signal.Signals) -> None:
+    """As when it is cancelled or requeued: the trial is run again."""
+    loopback.write(suite(method="own.methods:Slow", epochs=200))
+    coordinator, worker = loopback.start_both()
+    wait_until(lambda: trains(loopback.home), coordinator)
+    worker.send_signal(number)
+    ended(worker)
+    time.sleep(2)
+    coordinator.send_signal(number)
+    assert ended(coordinator)[0] != 0
+    assert records(loopback.home) == {}
+
+
 def test_ctrl_c_on_a_node_ends_its_trial_and_on_the_coordinator_the_run(loopback: Machines) -> None:
     loopback.write(suite(method="own.methods:Slow", epochs=200, seeds="[0, 1, 2]"))
     coordinator, worker = loopback.start_both()

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -93,7 +93,7 @@ found = {
     "status": [line for line in status if line.startswith(own)],
     "leads": os.getpid() == os.getsid(0) == os.getpgid(0),
     "files": sorted(map(int, os.listdir("/proc/self/fd")))[:-1],
-    "limits": Path("/proc/self/limits").read_text(),
+    "limits": [line for line in Path("/proc/self/limits").read_text().splitlines() if "msgqueue" not in line],
     "interrupt": str(signal.getsignal(signal.SIGINT)), "unbuffered": sys.stdout.write_through,
     "buffer": sys.stderr.fileno(),
 }
@@ -154,6 +154,17 @@ def test_a_server_that_is_gone_is_replaced(tmp_path: Path, monkeypatch: pytest.M
     group = report(tmp_path, monkeypatch, "found = 0", placements=one)
     assert found(group) == [0]
     assert group.warm
+
+
+def test_a_server_that_was_stopped_holds_no_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_server, "ANSWER_S", 3.0)
+    one = placements_of(range(1), 1)
+    assert report(tmp_path, monkeypatch, "found = 0", placements=one).warm
+    assert fork_server._server is not None
+    os.kill(fork_server._server._process.pid, signal.SIGSTOP)
+    stopped = report(tmp_path, monkeypatch, "found = 0", placements=one)
+    assert (found(stopped), stopped.warm) == ([0], False)
+    assert report(tmp_path, monkeypatch, "found = 0", placements=one).warm  # by another server
 
 
 def test_an_answer_that_was_not_read_is_not_taken_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,6 +299,36 @@ def test_what_a_rank_leaves_is_killed_and_nobody_elses_orphans_are_taken(
         assert orphan.ppid() != os.getpid()
     finally:
         orphan.kill()
+
+
+DETACHED = {
+    "its own session": "subprocess.Popen(['sleep', '600'], start_new_session=True)",
+    "an orphan": "subprocess.run('setsid sleep 600 & exit 0', shell=True)",
+    "no environment": "subprocess.run('env -i setsid sleep 600 & exit 0', shell=True)",
+    "two forks": "os.fork() or (os.setsid(), os.fork() or [os.close(n) for n in (0, 1, 2)] and time.sleep(600))",
+}
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_whatever_a_rank_detached_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: bool) -> None:
+    mark = f"harness-left-{os.getpid()}-{warm}"  # their working directory
+    (tmp_path / mark).mkdir()
+
+    def there() -> list[int]:
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if mark in process.cwd() and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process.pid)
+        return found
+
+    body = f"import subprocess, time; os.chdir({str(tmp_path / mark)!r}); found = 0\n"
+    body += "\n".join(f"if os.getpid() == {{me}}: {each}".replace("{me}", "me") for each in DETACHED.values())
+    body = "me = os.getpid()\n" + body + "\nif os.getpid() != me: os._exit(0)\ntime.sleep(0.5)"
+    group = report(tmp_path, monkeypatch, body, warm=warm, placements=placements_of(range(1), 1))
+    assert (found(group), group.warm) == ([0], warm)
+    assert group.left >= len(DETACHED) - 1  # one is in the rank's process group or was ended with it
+    assert there() == []
 
 
 def test_pages_are_told_by_the_kernel(tmp_path: Path) -> None:

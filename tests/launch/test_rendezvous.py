@@ -210,14 +210,15 @@ def test_a_node_with_another_secret(
 ) -> None:
     peer_of(ends[0])
     monkeypatch.setenv(VARIABLE, "another secret, just as long")
-    with pytest.raises(UserError, match=r"does not take this node's secret \(the same HARNESS_SECRET on every node"):
+    with pytest.raises(UserError, match=r"has another secret than this node \(the same HARNESS_SECRET on every node"):
         connect(cluster)
     assert len(ends[0].peers) == 1
 
 
 @pytest.mark.parametrize("proves", [False, True])
-def test_who_answers_without_the_secret(cluster: Cluster, proves: bool) -> None:
+def test_who_answers_without_the_secret(cluster: Cluster, proves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stranger was faster at the port, which others know under Slurm: a node tells it nothing."""
+    monkeypatch.setattr(channel, "HANDSHAKE_S", 1.0)
     heard = bytearray()
     with socket.create_server(("127.0.0.1", cluster.port)) as listening:
 
@@ -232,7 +233,7 @@ def test_who_answers_without_the_secret(cluster: Cluster, proves: bool) -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(UserError, match="know the secret of the run" if proves else "secret"):
+        with pytest.raises(UserError, match="has another secret than this node" if proves else "is not `harness run`"):
             connect(replace(cluster, coordinator=False))
         thread.join(20)
     assert len(heard) == 68  # its random number, and a proof for this connection

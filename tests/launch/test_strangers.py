@@ -14,7 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.launch.rendezvous import MOST_STRANGERS, Cluster, Coordination, Hub, wait_for
+from harness.errors import UserError
+from harness.launch.rendezvous import MOST_STRANGERS, Cluster, Coordination, Hub, connect, wait_for
+from harness.runtime import channel
 from harness.runtime.channel import HELLO, NONCE_BYTES, VARIABLE, Refused
 
 pytestmark = pytest.mark.timeout(90)
@@ -136,17 +138,59 @@ def test_who_says_nothing_or_little_keeps_nobody_out(target: Target) -> None:
         stranger.close()
 
 
+def test_nodes_get_through_a_flood(target: Target) -> None:
+    """Whoever connects ends the oldest stranger, so that of many some end a node, too: it comes again."""
+    over, strangers = threading.Event(), list[socket.socket]()
+
+    def flood() -> None:
+        while not over.is_set() and len(strangers) < 2000:
+            with suppress(OSError):
+                strangers.append(target.stranger())
+
+    floods = [threading.Thread(target=flood) for _ in range(4)]
+    for each in floods:
+        each.start()
+    try:
+        nodes = [Coordination(target.cluster, "127.0.0.1") for _ in range(5)]
+        assert len(nodes) == 5
+    finally:
+        over.set()
+        for each in floods:
+            each.join()
+        for stranger in strangers:
+            stranger.close()
+    for node in nodes:
+        node.close()
+
+
+def test_a_coordinator_that_ends_every_connection_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "CROWDED_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def refuse() -> None:
+            with suppress(OSError):
+                while True:
+                    listening.accept()[0].close()
+
+        threading.Thread(target=refuse, daemon=True).start()
+        cluster = Cluster(2, "127.0.0.1", int(listening.getsockname()[1]), coordinator=False)
+        with pytest.raises(UserError, match=r"the coordinator has ended each connection for 30 s \(find out what else"):
+            connect(cluster)
+        listening.shutdown(socket.SHUT_RDWR)
+
+
 def test_a_wrong_secret(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     for secret in (SECRET[:-1], SECRET + "x"):
         monkeypatch.setenv(VARIABLE, secret)
-        with pytest.raises(Refused, match="does not take this node's secret"):
+        with pytest.raises(Refused, match="has another secret than this node"):
             Coordination(target.cluster, "127.0.0.1")
     monkeypatch.setenv(VARIABLE, SECRET)
     target.unharmed()
 
 
-def test_what_a_node_said_to_join_lets_nobody_else_in(target: Target) -> None:
+def test_what_a_node_said_to_join_lets_nobody_else_in(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof is of this connection: heard on the wire, it is worth nothing on another."""
+    monkeypatch.setattr(channel, "CROWDED_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as ear:
 
         def node() -> None:

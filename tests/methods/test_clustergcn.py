@@ -124,6 +124,13 @@ def test_more_clusters_than_nodes(tmp_path: Path) -> None:
         run_subgraphs(0, 1, [Case(single, METHOD, {"clusters": 61}, MODEL, SPEC)])
 
 
+def test_the_default_fits_a_graph_of_fewer_nodes(tmp_path: Path) -> None:
+    few = random_graph(84, 30, degree=4)
+    single = on_disk(few, np.zeros(30, int), 1, False, tmp_path)
+    (run,) = run_subgraphs(0, 1, [Case(single, METHOD, {}, MODEL, SPEC)])
+    assert len(run.epochs) == EPOCHS
+
+
 def test_memory_is_that_of_a_share_of_the_graph() -> None:
     """20 of 1000 nodes a cluster, two of them a batch, 3 % more in METIS' largest."""
     model = GNN(MODEL, FEATURES, CLASSES, seed=0, dtype=torch.float32)

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 from report.measured import listed, one_section, shown
-from tune.made_up import EPOCHS, Machine, curve, suite, tuned_results
+from tune.made_up import EPOCHS, Machine, curve, suite, to_the_end, tuned_results
 
+from harness.report import write_report
 from harness.report.views.options import TuningView
-from harness.results.record_store import ResultStore
+from harness.results.frames import load_inputs
+from harness.results.record_store import ResultStore, kept
 from harness.results.stats import significant
 from harness.results.tuned import TUNING_FILE, ChangedTrial, read_tuning
 from harness.suite.expand import expand
+from harness.tune import tuned_suite
 
 
 def tuned_view(root: Path, machine: Machine, sampler: str = "random", target: float | None = None) -> TuningView:
@@ -40,6 +43,26 @@ def test_the_table_has_the_cost_and_the_gain(tmp_path: Path) -> None:
         assert float(told["Best (%)"]) == pytest.approx(100 * max(best.values()), abs=0.005)
         assert told["Reach the target"] == f"{sum(best[t.id] >= 0.7 for t in drawn)} of 8"
     assert "Target: 70.0 %" in table.caption
+
+
+def test_trials_of_an_earlier_search_are_left_out_and_named(tmp_path: Path) -> None:
+    every = set[str]()
+    for seed in (0, 1):
+        of = suite(studies=2, budget={"trials": 5}, seed=seed)
+        own, found = to_the_end(of, tmp_path / f"{seed}", Machine())
+        final = tuned_suite(of, found)
+        store, trials = ResultStore(tmp_path, final.name), expand(final, device="cpu")
+        own.outcome(found).write(store.directory)
+        Machine()(final, trials, store)
+        store.keep_suite(kept(final, trials))
+        every |= {trial.id for trial in trials}
+    inputs = load_inputs(store.directory)
+    assert {trial for _, trial in inputs.records} == {trial.id for trial in trials} < every
+    assert inputs.earlier == len(every) - len(trials)
+    write_report(store.directory, tmp_path / "out", formats=("md",))
+    assert (
+        f"Of an earlier search of the settings: {inputs.earlier} trials" in (tmp_path / "out" / "report.md").read_text()
+    )
 
 
 def test_the_picture_is_of_the_expected_best(tmp_path: Path) -> None:

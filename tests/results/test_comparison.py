@@ -288,12 +288,42 @@ def test_a_score_of_one_seed_that_changed_in_one_of_several_cells_is_not_called(
 
 def test_without_the_figure_there_is_nothing_to_compare(make) -> None:
     assert compare([Pair(make(0), make(0))], find_metric("best_val")) == ([], None)
-    infinite = Pair(make(0, bytes_swap=0.0), make(0, bytes_swap=5.0))
-    assert compare([infinite], find_metric("bytes_swap")) == ([], None)
     with pytest.raises(UserError, match="did you mean 'epoch_time_s'"):
         find_metric("epoch_times")
     with pytest.raises(UserError, match="no metric"):
         find_metric("method")
+
+
+@pytest.mark.parametrize(
+    ("column", "before", "after", "verdict", "worse"),
+    [
+        ("bytes_swap", 0.0, 5.0, "more", True),
+        ("bytes_swap", 5.0, 0.0, "less", False),
+        ("time_to_target_s", 5.0, None, "no value now", True),
+        ("time_to_target_s", None, 5.0, "no value before", False),
+        ("best_val", 0.9, None, "no value now", True),
+        ("best_val", None, 0.9, "no value before", False),
+        ("epochs", 5.0, None, "no value now", False),
+    ],
+)
+def test_what_no_ratio_shows_is_a_row_of_its_own(
+    make, column: str, before: float | None, after: float | None, verdict: str, worse: bool
+) -> None:
+    """The largest of changes: from nothing, and to nothing. They are no part of the mean of the others."""
+
+    def pair_of(seed: int, one: float | None, two: float | None) -> Pair:
+        sides = ({} if value is None else {column: value} for value in (one, two))
+        return Pair(*(make(0, seed, **side) for side in sides))
+
+    metric = find_metric(column)
+    [row], together = compare([pair_of(0, before, after)], metric)
+    assert together is None
+    assert (row.verdict, row.worse, row.numeric, row.trials, row.interval) == (verdict, worse, False, 1, None)
+    others = [pair_of(seed, 1.0, 1.0) for seed in (1, 2, 3)]
+    rows, together = compare(others, metric)
+    found, whole_of_others = compare([pair_of(0, before, after), *others], metric)
+    assert (found[:-1], whole_of_others, repr(found[-1])) == (rows, together, repr(row))  # NaN is not equal to NaN
+    assert compare([pair_of(0, None, None)], metric) == ([], None)
 
 
 def test_trials_pair_by_id_or_by_all_that_does_not_set_the_sides_apart(make_record) -> None:

@@ -226,14 +226,15 @@ def test_a_record_with_a_value_of_another_kind_is_told(root: Path, section: str,
     path = next(root.rglob("record.json"))
     path.write_text(json.dumps(json.loads(path.read_text()) | {section: value}))
     with pytest.raises(UserError, match=said) as error:
-        load_results(root)
+        load_results(path.parent)
     assert str(error.value).startswith(str(path))
 
 
-def test_a_damaged_record_is_told(root: Path) -> None:
+def test_a_damaged_record_is_named_and_the_others_are_read(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = set(load_results(root)["trial"])
     (root / "demo" / ("1" * 12) / "record.json").write_text("null")
-    with pytest.raises(UserError, match=r"record\.json: damaged record"):
-        load_results(root)
+    assert set(load_results(root)["trial"]) == before - {"1" * 12}
+    assert f"passed over: {root / 'demo' / ('1' * 12) / 'record.json'}: damaged record" in capsys.readouterr().err
 
 
 def test_a_record_of_another_time_still_makes_a_row(tmp_path: Path, make_record) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import UserError
 from harness.results import leases as module
 from harness.results.leases import LEASES, RUNNERS, Lease, Leases, Runner, Runners
 
@@ -109,6 +111,30 @@ def test_a_lease_that_is_being_written_is_held_for_a_while(tmp_path: Path) -> No
     assert own.holder(own.latest()[TRIAL]) is not None
     now[0] = 61
     assert own.take(TRIAL, own.latest()[TRIAL]) == Lease(TRIAL, 2, "a")
+
+
+def test_odd_files_are_nobodys_leases(tmp_path: Path) -> None:
+    """A FIFO, a directory, digits that are no ASCII, numbers and names without end: they hold nothing, and nobody."""
+    home = tmp_path / LEASES
+    home.mkdir()
+    os.mkfifo(home / f"{TRIAL}.3")
+    (home / "other.2").mkdir()
+    for name in (f"{TRIAL}.\u0664", f"{TRIAL}.{'9' * 200}", f"{'a' * 200}.1", f".{TRIAL}.7", f"{TRIAL}.0", "alone"):
+        (home / name).write_text("{}")
+    leases = leases_of(tmp_path, "a")
+    assert leases.latest() == {TRIAL: Lease(TRIAL, 3), "other": Lease("other", 2)}
+    assert leases.take(TRIAL, leases.latest()[TRIAL]) == Lease(TRIAL, 4, "a")
+    assert leases.take("other", leases.latest()["other"]) == Lease("other", 3, "a")
+
+
+def test_a_file_in_the_place_of_a_directory_is_named(tmp_path: Path) -> None:
+    said = r": is no directory \(remove it: the next run makes it\)"
+    for name in (LEASES, RUNNERS):
+        (tmp_path / name).write_text("")
+    with pytest.raises(UserError, match=re.escape(LEASES) + said):
+        leases_of(tmp_path, "a").latest()
+    with pytest.raises(UserError, match=re.escape(RUNNERS) + said), Runner(tmp_path, "a"):
+        pytest.fail("it is registered in a file")
 
 
 def test_a_killed_runner_is_dead_at_once(tmp_path: Path) -> None:

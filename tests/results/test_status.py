@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -59,6 +60,13 @@ def test_what_runs_has_ended_and_is_left(started: ResultStore, make_record) -> N
     assert re.search(rf"{re.escape(three.label)} .*pid {os.getpid()} .* 1\.\d s .*epoch 4/10 loss 0\.4", text)
     assert re.search(rf"{re.escape(two.label)} +oom +rank 1 ran out", text)
     assert re.search(rf"{re.escape(two.label)} +cores: 2 of 1", text)
+
+
+def test_a_copy_of_a_trial_hides_none_that_is_left(started: ResultStore, make_record) -> None:
+    one, *_ = expand(load_suite(started.root.parent / "tiny.yaml"))
+    started.commit(one.id, make_record(one.id, suite="tiny", label=one.label), [], "")
+    shutil.copytree(started.directory / one.id, started.directory / "copy")
+    assert "tiny: 6 trials: 1 ended (1 ok), 0 running, 5 to run" in run("status", started.root)
 
 
 def test_a_runner_that_was_killed_is_lost(started: ResultStore) -> None:

@@ -42,6 +42,18 @@ def test_a_value_of_any_length_leaves_a_line_that_can_be_read() -> None:
     assert str(option).startswith("--only 999")
 
 
+@pytest.mark.timeout(20)
+def test_an_answer_takes_no_minute(tmp_path: Path) -> None:
+    """Many aliases of one long text, and a key of thousands of levels: each is one line."""
+    many = f"a: &a {'x' * 200_000}\nb: [{', '.join(['*a'] * 40_000)}]\n"
+    with pytest.raises(UserError, match=r"s:1: more than 4 MiB of text, aliases written out$"):
+        parse(many, "s")
+    file = tmp_path / "s.yaml"
+    file.write_text("name: s\ndatasets: [digits]\nmethods: [full]\n")
+    with pytest.raises(UserError, match=r"nested deeper than 20 levels"):
+        load_suite(file, overrides=[f"{'.'.join('a' * 5000)}=1"])
+
+
 def test_printable_leaves_what_can_be_printed() -> None:
     assert printable("é 漢字 'x'\t") == "é 漢字 'x'\\t"
 

@@ -131,6 +131,24 @@ def test_a_target_below_the_baseline_is_of_its_best_trial(tmp_path: Path) -> Non
     assert [t.train.target for t in expand(tuned, device="cpu")] == [pytest.approx(best - 0.2)] * 10
 
 
+def test_a_target_below_the_best_is_of_whoever_comes_highest(tmp_path: Path) -> None:
+    of = suite(goal="time_to_target", target={"of": "best", "below": 0.2}, studies=1)
+    _, found = to_the_end(of, tmp_path, machine := Machine())
+    top = max(max(curve(trial)[1]) for trial in machine.ran)
+    assert [each.target for each in found] == [pytest.approx(top - 0.2)] * 2
+    assert len(machine.ran) == 12
+
+
+def test_a_target_below_nothing_ends_after_the_baselines_search(tmp_path: Path) -> None:
+    of = suite(goal="time_to_target", target={"of": "full", "below": 0.95}, studies=1)
+    machine = Machine()
+    with pytest.raises(
+        UserError, match=r"target\.below: bad value 0\.95: full came to 0\.[0-9]{4} on digits only \(make it"
+    ):
+        to_the_end(of, tmp_path, machine)
+    assert {trial.method.name for trial in machine.ran} == {"full"}
+
+
 def test_the_chosen_settings_are_a_suite_with_fresh_seeds(tmp_path: Path) -> None:
     of = suite(budget={"trials": 4, "seconds": 9}, default_first=False, per_method={"bns-gcn": {"rate": [0.25, 0.75]}})
     own, found = to_the_end(of, tmp_path, machine := Machine())

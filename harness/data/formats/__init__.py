@@ -85,8 +85,11 @@ def spool_features(chunks: Iterable[Array], shape: tuple[int, int], work: Path, 
             for chunk in chunks:
                 with np.errstate(over="ignore"):
                     values = chunk.astype(np.float32, copy=False)
-                if not np.isfinite(values).all():
-                    raise DataError(f"features near row {rows} are not finite numbers", file=file)
+                if not (fine := np.isfinite(values).all(axis=1)).all():
+                    row = int(np.argmin(fine))
+                    large = np.isfinite(chunk[row]).all()
+                    what = "hold a number too large for float32" if large else "are not finite numbers"
+                    raise DataError(f"features of row {rows + row} {what}", file=file)
                 append(values)
                 rows += len(values)
     except ValueError as error:
@@ -189,20 +192,29 @@ def mask(ids: Any, nodes: int, file: Path, name: str) -> Array:
     return result
 
 
+def _labels_by_class(values: Array, file: Path) -> tuple[Array, int, bool]:
+    classes = values.shape[1]
+    if not classes:
+        raise DataError("labels have no column", file=file)
+    if not ((values == 0) | (values == 1)).all():
+        raise DataError("multi-label labels hold something other than 0 and 1", file=file)
+    if (values.sum(axis=1) == 1).all():
+        return values.argmax(axis=1).astype(np.int64), classes, False
+    return values.astype(np.uint8), classes, True
+
+
 def as_labels(values: Array, file: Path, classes: int | None = None) -> tuple[Array, int, bool]:
     """Bring labels into the form of `GraphData`: (labels, num_classes, multilabel).
 
-    [N] or [N, 1] numbers are classes (negative or NaN = unlabelled); [N, C] are 0/1 for each class. DataError for
-    another shape, a fraction, or nothing labelled.
+    [N] or [N, 1] numbers are classes (negative or NaN = unlabelled); [N, C] are 0/1 for each class, and where each row
+    has one 1 they are classes, too. DataError for another shape, a fraction, or nothing labelled.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim not in (1, 2) or values.dtype.kind not in "iufb":
         raise DataError(f"labels are {values.dtype} {list(values.shape)}, expected numbers [N] or [N, C]", file=file)
     if values.ndim == 2:
-        if not ((values == 0) | (values == 1)).all():
-            raise DataError("multi-label labels hold something other than 0 and 1", file=file)
-        return values.astype(np.uint8), values.shape[1], True
+        return _labels_by_class(values, file)
     if values.dtype.kind == "f":
         values = values.astype(np.float64)
         known = ~np.isnan(values)

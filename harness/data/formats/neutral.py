@@ -23,8 +23,10 @@ def info(path: Path, name: str) -> DatasetInfo:
     with Npz(path) as npz:
         nodes, width = _nodes(npz), _feature_shape(npz)[1]
         edges = npz.shape("indices", "i", (None,))[0]
-        _, classes, multilabel = _labels(npz, nodes)
+        labels, classes, multilabel = _labels(npz, nodes)
     source, summary = f"your file {path}", "a graph in the neutral format"
+    if not multilabel and (occur := np.unique(labels[labels >= 0]).size) < classes:
+        summary += f"; {occur} of its {classes} classes occur: classes are numbers from 0 to {classes - 1}"
     found = DatasetInfo(name, nodes, edges, width, classes, {}, source, summary, multilabel, size_bytes=0)
     return with_normalize(found)
 

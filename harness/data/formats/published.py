@@ -103,9 +103,6 @@ def _graphsaint_labels(path: Path, nodes: int, bounds: Bounds) -> tuple[Array, i
             if row.dtype.kind == "f" and not (row % 1 == 0).all():
                 raise DataError(f"a label is {value}", file=path, key=key)
             labels[node] = row
-    one_hot = width is not None and width > 1 and bool(((labels == 1).sum(1) == 1).all())
-    if one_hot and ((labels == 0) | (labels == 1)).all():
-        return as_labels(labels.argmax(1), path, classes=width)
     if width == 1:
         raise DataError("label lists have one entry", file=path)
     return as_labels(labels, path)

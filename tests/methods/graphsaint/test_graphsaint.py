@@ -282,7 +282,8 @@ def test_a_pool_is_what_the_rank_was_given(single: OnDisk) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 0}, "at least 1 node"),
+        ({"size": 0}, "0 draws nothing"),
+        ({"size": -2}, "-2 draws nothing"),
         ({"size": 500, "frontier": 500}, "500 roots leave no room for others in subgraphs of 500 nodes"),
         ({"roots": False, "entered": True}, "roots come into the frontier, too"),
         ({"pool": 2, "prefetch": 1}, "leave prefetch at 0, or pool"),
