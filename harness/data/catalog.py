@@ -85,6 +85,7 @@ class DatasetInfo:
     inductive: bool = False  # default mode: training sees only the subgraph of the training nodes
     origin: str = "real"  # "real", "generated" or "twin"
     normalize: str = "none"  # default of the option `normalize`
+    validates: bool = True  # whether it has validation nodes, as far as that is known
     size_bytes: int | None = None  # size of the download, rounded; 0 = nothing to download, None = not known
 
 

@@ -115,9 +115,11 @@ def outdated(trials: Sequence[TrialConfig], store: ResultStore, options: RunOpti
 
 
 def warnings(planned: Sequence[PlannedTrial], machine: Capacity | None) -> list[str]:
-    """Return a line for each thing that is likely not meant on this `machine`; none where others run the trials."""
+    """Return a line for each thing that is likely not meant, on this `machine`; None: others run the trials."""
+    blind = dict.fromkeys(each.trial.dataset.name for each in planned if not each.graph.validates)
+    lines = [f"{name} has no validation nodes: no score chooses an epoch, or settings" for name in blind]
     if machine is None:
-        return []
+        return lines
     gpus, here = len(machine.gpus), cores()
 
     def crowded(trial: TrialConfig) -> str | None:
@@ -134,7 +136,7 @@ def warnings(planned: Sequence[PlannedTrial], machine: Capacity | None) -> list[
         return None
 
     found = Counter(filter(None, (crowded(each.trial) for each in planned)))
-    return [f"{trials_text(count)}: {what}" for what, count in found.items()]
+    return [*lines, *(f"{trials_text(count)}: {what}" for what, count in found.items())]
 
 
 @dataclass

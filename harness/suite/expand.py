@@ -315,10 +315,18 @@ class _Checked:
                     own_weight = "pos_weight" in suite.per_dataset.get(entry.name, DatasetSettings()).train
                     path = ("per_dataset", entry.name, "train") if own_weight else ("train",)
                     self._need_label_sets(entry.name, trainings, path)
+                if not info.validates:
+                    self._need_validation(entry.name, trainings)
                 decided = {"inductive": info.inductive}
                 resolved = [t.model_copy(update=decided) if t.inductive is None else t for t in trainings]
                 self.nodes += [info.nodes] * len(models) * len(resolved)
                 yield from ((spec, model, train) for model in models for train in resolved)
+
+    def _need_validation(self, name: str, trainings: Sequence[TrainSpec]) -> None:
+        for key in ("target", "patience"):
+            if value := next((own for train in trainings if (own := getattr(train, key)) is not None), None):
+                message = f"bad value {value:g}: '{name}' has no validation nodes, and so no score"
+                self.refuse(("train", key), message, "remove it, or give the set validation nodes")
 
     def _need_label_sets(self, name: str, trainings: Sequence[TrainSpec], path: KeyPath) -> None:
         # Where nodes have one label each the loss has no positive term that a weight could act on.

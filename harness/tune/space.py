@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from harness.data.registry import dataset_info
 from harness.errors import UserError, nearest
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import MethodSpec, TrainSpec, TuningRun
@@ -95,6 +96,10 @@ class Searched:
         on_first = suite.model_copy(update={"network": suite.network[:1]})
         trials = expand(on_first, device=self.device, data_dir=self.data_dir)
         found: dict[tuple[str, str], Subject] = {}
+        for dataset in {trial.dataset.name: trial.dataset for trial in trials}.values():
+            if not dataset_info(dataset, self.data_dir).validates:
+                what = f"'{dataset.name}' has no validation nodes: no score says which settings are better"
+                raise self.error((), what, "give the set validation nodes, or leave it out")
         for trial in trials:
             if trial.seed != suite.seeds[0] or trial.repeat:
                 continue

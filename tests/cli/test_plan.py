@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.commands import NO_GPU, harness
 
@@ -116,6 +117,22 @@ def test_what_no_machine_could_hold_is_refused(
         2,
         "error: --set partition.parts=[2,13]: bad value 13: ring has 12 nodes (at most 12)\n",
     )
+
+
+def test_a_set_without_validation_nodes_has_no_score(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with np.load(home / "data" / "ring.npz") as ring:
+        np.savez(home / "data" / "blind.npz", **dict(ring) | {"val_mask": np.zeros(12, np.bool_)})
+    blind = ("tiny.yaml", "--set", "datasets=[blind]")
+    code, out, _ = harness(capsys, "plan", *blind)
+    assert code == 0
+    assert "note: blind has no validation nodes: no score chooses an epoch, or settings\n" in out
+    for key, value in (("target", "0.9"), ("patience", "3")):
+        code, _, err = harness(capsys, "plan", *blind, "--set", f"train.{key}={value}")
+        said = f"bad value {value}: 'blind' has no validation nodes, and so no score (remove it, or give the set"
+        assert (code, said in err, err.count("\n")) == (2, True, 1)
+    tuning = ("--set", "tuning={}", "--set", "seeds=[0,1,2,3,4]", "--set", "partition.parts=2")
+    code, _, err = harness(capsys, "tune", *blind, *tuning)
+    assert (code, "tuning: 'blind' has no validation nodes: no score says which" in err) == (2, True)
 
 
 def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

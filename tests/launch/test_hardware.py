@@ -113,7 +113,7 @@ def test_ranks_of_a_timed_trial_have_like_gpus(here: list[Gpu]) -> None:
 
 
 def test_a_plan_says_so_before_anything_runs() -> None:
-    planned = PlannedTrial(trial(), "run", None, None, None, (), SimpleNamespace(nodes=9))  # type: ignore[arg-type]
+    planned = PlannedTrial(trial(), "run", None, None, None, (), SimpleNamespace(nodes=9, validates=True))  # type: ignore[arg-type]
     [note] = warnings([planned], Capacity(0, (1, 1), names=tuple(UNLIKE)))
     assert note == (
         "1 trial: ranks on unlike GPUs (A100, H100): times would be those of the slowest; a run refuses them"

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from harness.data.catalog import DatasetInfo, with_normalize
@@ -24,11 +25,12 @@ def info(path: Path, name: str) -> DatasetInfo:
         nodes, width = _nodes(npz), _feature_shape(npz)[1]
         edges = npz.shape("indices", "i", (None,))[0]
         labels, classes, multilabel = _labels(npz, nodes)
+        validates = "val_mask" not in npz or bool(npz.array("val_mask", "b", (nodes,)).any())
     source, summary = f"your file {path}", "a graph in the neutral format"
     if not multilabel and (occur := np.unique(labels[labels >= 0]).size) < classes:
         summary += f"; {occur} of its {classes} classes occur: classes are numbers from 0 to {classes - 1}"
     found = DatasetInfo(name, nodes, edges, width, classes, {}, source, summary, multilabel, size_bytes=0)
-    return with_normalize(found)
+    return replace(with_normalize(found), validates=validates)
 
 
 def read(source: Path, name: str, work: Path) -> GraphData:
