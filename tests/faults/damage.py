@@ -115,7 +115,7 @@ def told(said: str) -> str:
 
 
 def of_results(case: Case, harm: Harm, pattern: str) -> None:
-    """Harm a file of whole results. What the run tells of is deleted, as it says."""
+    """Harm a file of whole results. A record that is passed over is made again; what a run refuses is deleted."""
     shutil.rmtree(case.place.results)
     shutil.copytree(case.home.results, case.place.results)
     chosen = case.rng.choice(sorted(case.place.trials.glob(pattern)))
@@ -125,6 +125,12 @@ def of_results(case: Case, harm: Harm, pattern: str) -> None:
         case.again[chosen.parent.name] += 1
     command = case.place.start()
     is_mistake = case.end(command) == MISTAKE
+    if not is_mistake and (passed := re.findall(r"^warning: passed over: (.*)$", command.said(), re.M)):
+        case.say(f"told: {passed[0]}")
+        if str(chosen) not in passed[0]:
+            case.findings.append(Finding(WRONG, "what is passed over is not the file"))
+        case.again[chosen.parent.name] += 1
+        return
     said = command.said() if is_mistake else flagged(case)
     if said:
         case.say(f"told: {told(said)}")
