@@ -11,7 +11,10 @@ from signal import Signals
 from tests.faults.case import FAILURE, Case, Kind, TooLate
 from tests.faults.place import Command, Process
 
-NUMBERS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGHUP, signal.SIGABRT)
+NUMBERS = (
+    *(signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGHUP, signal.SIGABRT),
+    *(signal.SIGSEGV, signal.SIGQUIT),
+)
 TARGETS = {
     "a rank": ("rank",),
     "the runner": ("runner",),
@@ -26,7 +29,8 @@ def kinds() -> Iterator[Kind]:
         for target in ("a rank", "the runner", "all"):
             may = FAILURE if target == "a rank" else ()
             yield Kind(f"{number.name} to {target}", partial(strike, number=number, target=target), may, chained=True)
-    for number, target in ((signal.SIGINT, "the runner"), (signal.SIGKILL, "a helper"), (signal.SIGSTOP, "a helper")):
+    helper = [(number, "a helper") for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGSEGV)]
+    for number, target in ((signal.SIGINT, "the runner"), *helper):
         yield Kind(f"{number.name} to {target}", partial(strike, number=number, target=target), chained=True)
     yield Kind("SIGINT to the runner, twice", twice, chained=True)
     yield Kind("SIGSTOP, then SIGKILL to the runner", stop_and_kill, chained=True)
