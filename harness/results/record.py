@@ -102,6 +102,26 @@ class Record(BaseModel):
         renamed = {RENAMED.get(key, key): value for key, value in options.items()}
         return config | {"method": method | {"options": renamed}}
 
+    @field_validator("declared")
+    @classmethod
+    def _sound(cls, declared: Json) -> Json:
+        # Reports draw and compute with it: what is of another kind than it should be counts as not declared.
+        kinds: dict[str, Any] = {
+            "defaults": dict,
+            "presets": dict,
+            "numbers": list,
+            "metrics": list,
+            "baseline": dict | None,
+        }
+        kept = {key: value for key, value in declared.items() if isinstance(value, kinds.get(key, object))}
+        if not _COLOUR.fullmatch(str(kept.get("colour") or "#000000")):
+            del kept["colour"]
+        if "metrics" in kept:
+            kept["metrics"] = [each for each in kept["metrics"] if _is_metric(each)]
+        if "numbers" in kept:
+            kept["numbers"] = [each for each in kept["numbers"] if isinstance(each, str)]
+        return kept
+
     @field_validator("result")
     @classmethod
     def _named_stats(cls, result: Json) -> Json:
@@ -122,8 +142,15 @@ class Record(BaseModel):
 
 
 _ESCAPED = re.compile(r"\\(?:[rbf]|u(?:00[0189]|007f|061c|200[b-f]|202[89a-e]|206|feff|fff|db4))", re.I)  # UNSEEN
+_COLOUR = re.compile("#[0-9a-fA-F]{6}")
 EDITED = "edited"  # the flag
 _EDITED = EDITED + ": {} was changed after it was written"
+
+
+def _is_metric(declared: Any) -> bool:
+    words = isinstance(declared, dict) and all(isinstance(each, str | bool | None) for each in declared.values())
+    known = words and declared.get("better") in (None, "less", "more") and isinstance(declared.get("name"), str)
+    return bool(known) and declared.get("value", "number") in ("number", "words")
 
 
 def digest_of(content: Json) -> str:

@@ -82,6 +82,31 @@ def test_truncation_anywhere_is_told(make_record, tmp_path: Path) -> None:
             read_record(path)
 
 
+@pytest.mark.parametrize(
+    ("key", "odd"),
+    [
+        ("colour", "red; } body { display: none"), ("colour", 7), ("defaults", []), ("presets", "x"),
+        ("numbers", {"a": 1}), ("numbers", [[1], "rate"]), ("baseline", 3), ("metrics", "loss"),
+        ("metrics", [3, {"name": 1}, {"name": "a", "unit": []}, {"name": "b", "better": "red"}, {"name": "kept"}]),
+    ],
+)  # fmt: skip
+def test_what_is_declared_oddly_is_not_declared(make_record, key: str, odd: Any) -> None:
+    sound = {
+        "family": "full-graph",
+        "colour": "#e69f00",
+        "defaults": {},
+        "presets": {},
+        "numbers": [],
+        "baseline": None,
+    }
+    content = json.loads(make_record().to_json())
+    del content["digest"]
+    read = Record.model_validate(content | {"declared": sound | {"metrics": []} | {key: odd}}).declared
+    assert read.items() >= {name: value for name, value in sound.items() if name != key}.items()
+    left = {"numbers": ["rate"], "metrics": [{"name": "kept"}]}[key] if isinstance(odd, list) and odd else None
+    assert read.get(key) == left
+
+
 def test_unknown_keys_of_the_same_schema_are_ignored(make_record, tmp_path: Path) -> None:
     content = json.loads(make_record().to_json()) | {"added": 1}
     (tmp_path / "record.json").write_text(json.dumps(content))
