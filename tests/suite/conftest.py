@@ -60,7 +60,9 @@ def dataset_info(spec: DatasetSpec, data_dir: Path | None = None) -> types.Simpl
         if known[key].type is str and not isinstance(value, str):
             raise UserError(f"bad value {value!r}: must be text", key=f"dataset {spec.name}: {key}")
     multilabel = spec.options.get("of") == "youtube"
-    return types.SimpleNamespace(options=known, inductive=spec.name == "twin", multilabel=multilabel, nodes=1000)
+    return types.SimpleNamespace(
+        options=known, inductive=spec.name == "twin", multilabel=multilabel, nodes=1000, validates=True
+    )
 
 
 def load_method(name: str, source: PluginSource | None = None) -> types.SimpleNamespace:
