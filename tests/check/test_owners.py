@@ -31,7 +31,7 @@ DGS: dict[str, Any] = {  # without a threshold masks always move, and guide
 }  # fmt: skip
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsage": ("graphsage", {"fanouts": [4, 2, 3], "batch_size": 4}),
-    "graphsage all": ("graphsage", {"fanouts": [-1, 3, 0], "batch_size": 0}),
+    "graphsage all": ("graphsage", {"fanouts": [-1, 3, 1], "batch_size": 0}),
     "graphsage by weight": ("graphsage", {"fanouts": 2, "batch_size": 4, "weights": "propagation"}),
     "dgs": ("dgs", DGS),
     "dgs unbiased": ("dgs", DGS | {"estimator": "unbiased"}),
