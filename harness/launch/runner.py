@@ -25,7 +25,7 @@ from harness.launch.slots import Request, RunOptions, Slots, TrialQueue, Turn, i
 from harness.results.environment import Measurement, collect
 from harness.results.leases import Leases, Runner
 from harness.results.record import Record, Status, epoch_rows, unlike, without_epochs
-from harness.results.record_store import ResultStore, kept, kept_suites
+from harness.results.record_store import ResultStore, kept, kept_suites, records_under
 from harness.results.reduce import flags, mark_load, reduce
 from harness.runtime.checkpoint import CheckpointPlace
 from harness.runtime.method import METHODS
@@ -312,7 +312,8 @@ def request_of(trials: Sequence[TrialConfig], store: ResultStore, leases: Leases
         for id_ in todo:
             store.forget(id_)
     numbers = {id_: latest[id_].number if id_ in latest else 0 for id_ in todo}
-    return Request(trials=numbers, recorded=frozenset(todo) & statuses.keys())
+    recorded = {place.name for place in records_under(store.directory)}  # damaged ones, too
+    return Request(trials=numbers, recorded=frozenset(todo) & recorded)
 
 
 def _run_queue(queue: TrialQueue, runner: TrialRunner, progress: TrialProgress, total: int, wait: bool) -> None:

@@ -340,7 +340,9 @@ def read_records(path: Path, *, required: bool = False) -> dict[Path, Record]:
     found, damaged = dict[Path, Record](), list[DamagedRecord]()
     for place in record_places(path):
         try:
-            found[place] = read_at(place)
+            record = read_at(place)
+            _check_epochs(place)
+            found[place] = record
         except DamagedRecord as error:
             damaged.append(error)
     if damaged and not found:

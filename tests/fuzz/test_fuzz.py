@@ -27,7 +27,8 @@ def test_hostile_inputs_are_accepted_or_refused_in_clean_lines(name: str, count:
     tally = campaign(name, 0, count, tmp_path / "kept")
     assert tally.violations == []
     assert tally.accepted + tally.refused >= count // 2  # hypothesis may run out of different inputs
-    assert tally.refused or name == "leases"  # what a runner does not say of itself is not known
+    # What a runner does not say of itself is not known; a damaged record is passed over.
+    assert tally.refused or name in ("leases", "record", "epochs")
 
 
 class _Call:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -156,12 +157,25 @@ def test_a_score_never_taken_is_a_column_of_nan(tmp_path: Path, make_record) -> 
 
 
 @pytest.mark.parametrize("damage", [b"", b"PAR1 and then nothing", None])
-def test_damaged_epochs_are_told(root: Path, damage: bytes | None) -> None:
+def test_epochs_that_are_cut_short_are_passed_over(
+    root: Path, damage: bytes | None, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = root / "demo" / ("0" * 12) / "epochs.parquet"
     if damage is None:
         path.unlink()
     else:
         path.write_bytes(damage)
+    assert path.parent.name not in set(load_epochs(root)["trial"])
+    assert capsys.readouterr().err.startswith(
+        f"warning: passed over: {path}: damaged record: its epochs are gone or cut"
+    )
+    with pytest.raises(UserError, match=f"^{re.escape(str(path))}: damaged record: its epochs are gone or cut short"):
+        load_epochs(path.parent)
+
+
+def test_damaged_epochs_are_told(root: Path) -> None:
+    path = root / "demo" / ("0" * 12) / "epochs.parquet"
+    path.write_bytes(b"PAR1 and then nothing PAR1")
     with pytest.raises(UserError) as error:
         load_epochs(root)
     assert str(error.value).startswith(f"{path}: damaged epochs: ")
