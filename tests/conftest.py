@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -114,30 +114,12 @@ def _no_handler_is_left(_handlers_at_first: dict[signal.Signals, Any]) -> Iterat
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a GPU, or namespaces, where there is none, with the reason; begin with what takes long."""
     # Of two processes neither is to end long after the other. Keywords would be those of the folders above, too.
-    items.sort(key=_turns(items))
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for marker, why_not in (("gpu", _no_gpu), ("root", _no_namespaces)):
         marked = [item for item in items if item.get_closest_marker(marker)]
         if marked and (reason := why_not()) is not None:
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
-
-
-CALL_KERNELS = {"check", "e2e", "fuzz", "gpu", "graph", "launch", "methods", "models", "runtime", "sampling"}
-MEANWHILE = 15  # files for other processes while the first one compiles
-
-
-def _turns(items: list[pytest.Item]) -> Callable[[pytest.Item], tuple[bool, int]]:
-    """Return what to sort tests by: slow ones first, files that call kernels in turns with others.
-
-    One process compiles a kernel while others that need it wait: these are to have other work.
-    """
-    place: dict[Path, int] = {}
-    counts = {True: 0, False: 0}
-    for path in dict.fromkeys(item.path for item in items):
-        calls = not CALL_KERNELS.isdisjoint(path.parts)
-        place[path] = 2 * counts[calls] + (MEANWHILE * (counts[calls] > 0) if calls else 1)
-        counts[calls] += 1
-    return lambda item: (item.get_closest_marker("slow") is None, place[item.path])
 
 
 def _no_gpu() -> str | None:
