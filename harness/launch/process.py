@@ -139,14 +139,16 @@ class Brand:
     def end(self) -> int:
         """Kill the processes that have the brand, and those they start meanwhile; return how many there were."""
         killed, until = set[int](), time.monotonic() + BRANDED_S
-        if self._found():
+        if found := self._found():
             time.sleep(0.05)  # what was in a rank's own session was killed with it, and is about to end
-        while (found := self._found()) and time.monotonic() < until:
+            found = self._found()
+        while found and time.monotonic() < until:
             for pid in found:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             killed |= found
             time.sleep(0.01)
+            found = self._found()
         return len(killed)
 
     def _found(self) -> set[int]:
