@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from harness.launch.namespaces import enter, libc
+from harness.runtime import BRAND
 
 if TYPE_CHECKING:
     from harness.graph.kernels import Versions
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 # Each rank has its own; of the second line, read when a process group is made, and when a device is used first.
 _OF_A_RANK = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME")) | frozenset(
-    ("NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_NET", "CUDA_VISIBLE_DEVICES")
+    ("NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_NET", "CUDA_VISIBLE_DEVICES", BRAND)
 )
 _SET_NAME, _SUBREAPER, _IS_SUBREAPER = 15, 36, 37  # <linux/prctl.h>
 _POPULATE_READ, _POPULATE_WRITE = 22, 23  # <asm-generic/mman-common.h>

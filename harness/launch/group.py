@@ -151,7 +151,7 @@ def run_group(
     group, brand, left = _Group(out, world, progress_s, on_progress, failed_elsewhere), Brand.new(), 0
     try:
         for placement in placements:
-            start = partial(start_rank, worker, job, placement, threads, read_end)
+            start = partial(start_rank, worker, job, placement, threads, read_end, brand)
             try:
                 process = start(server.fork if server else None)
             except NoWarmStart as why:

@@ -29,6 +29,7 @@ from pydantic import BaseModel, Field, StrictFloat, StrictInt, StrictStr, Valida
 from harness.files import json_object
 from harness.launch.namespaces import inside
 from harness.results.leases import start_time
+from harness.runtime import BRAND, branded
 from harness.runtime.counters import THRESHOLD
 
 WORKER = "harness.runtime.rank"
@@ -116,7 +117,8 @@ class Brand:
     """Distinguishes what the ranks of one group started from all other processes, whatever its parent and session are.
 
     It is the soft limit of bytes in POSIX message queues, which nobody uses: fork and exec hand it on, and the kernel
-    shows it. A random one; None where the system has no such limit.
+    shows it. A random one; None where the system has no such limit. Ranks are given it as `runtime.BRAND`, to end what
+    they started when they outlive the launcher.
     """
 
     limits: tuple[int, int] | None
@@ -152,14 +154,7 @@ class Brand:
         return len(killed)
 
     def _found(self) -> set[int]:
-        if not self.limits:
-            return set()
-        line, found = f"Max msgqueue size {self.limits[0]} ", set()
-        for place in Path("/proc").glob("[0-9]*/limits"):
-            with suppress(OSError):  # it has ended, or is another user's
-                if line in re.sub(" +", " ", place.read_text()) and start_time(pid := int(place.parent.name)):
-                    found.add(pid)
-        return found
+        return {pid for pid in branded(self.limits[0]) if start_time(pid)} if self.limits else set()
 
 
 def wait_for_end(ranks: Sequence[RankProcess], timeout_s: float) -> None:
@@ -177,10 +172,12 @@ def wait_for_end(ranks: Sequence[RankProcess], timeout_s: float) -> None:
 
 
 def start_rank(
-    worker: str, job: Path, placement: Placement, threads: int, stdin: int, fork: Fork | None = None
+    worker: str, job: Path, placement: Placement, threads: int, stdin: int, brand: Brand, fork: Fork | None = None
 ) -> RankProcess:
     """Start a rank, which ends when the pipe that `stdin` reads is closed at the other end."""
     env, own, cores = rank_environment(placement, threads), placement.namespace, placement.cores
+    if brand.limits:
+        env[BRAND] = str(brand.limits[0])
     before = os.sched_getaffinity(0) if cores and hasattr(os, "sched_getaffinity") else None
     with log_path(job.parent, placement.rank).open("ab") as stream:
         if fork is not None:

@@ -2,8 +2,8 @@
 
 What a rank does is told by the environment variable FAKE_RANKS, a JSON object from rank to behaviour:
 ok (default), exit1, kill, hang, stubborn (hangs and ignores SIGTERM), lost (waits, then reports a lost
-connection), nothing (ends with 0 and no result), damaged, child (leaves a process behind), a status, or a JSON object:
-what the report says instead.
+connection), nothing (ends with 0 and no result), damaged, child (leaves a process behind), orphan (detaches one, then
+hangs), a status, or a JSON object: what the report says instead.
 FAKE_SECONDS is how long an `ok` rank takes; FAKE_LEDGER a file that rank 0 appends its trial to at its end.
 """
 
@@ -14,16 +14,17 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
+
+from harness.runtime import exit_with_launcher
 
 
 def main() -> None:
     rank = int(os.environ["RANK"])
     job = json.loads(Path(sys.argv[1]).read_text())
     out = Path(job["out"])
-    threading.Thread(target=_watch, daemon=True).start()
+    exit_with_launcher()
     (out / f"pid-{rank}").write_text(str(os.getpid()))
     print(f"hello from rank {rank}")
     if rank == 0:
@@ -41,11 +42,11 @@ def behave(what: str, rank: int, out: Path, job: dict) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if what in ("hang", "stubborn"):
-        time.sleep(600)
+    if what in ("hang", "stubborn", "orphan"):
+        hang(out / f"pid-{rank}-child" if what == "orphan" else None)
+    if what == "damaged":
+        (out / f"rank{rank}.json").write_text('{"rank": 0, "sta')
     if what in ("nothing", "damaged"):
-        if what == "damaged":
-            (out / f"rank{rank}.json").write_text('{"rank": 0, "sta')
         return
     if what == "child":
         child = subprocess.Popen(["sleep", "600"])
@@ -61,6 +62,13 @@ def behave(what: str, rank: int, out: Path, job: dict) -> None:
     others = json.loads(what) if what.startswith("{") else {}
     status = "ok" if others else what
     finish(rank, out, status, None if status == "ok" else f"planted {what}", **others)
+
+
+def hang(detaching: Path | None) -> None:
+    if detaching:
+        command = "env -i setsid sleep 600 >/dev/null 2>&1 & echo $!"
+        detaching.write_bytes(subprocess.run(command, shell=True, stdout=subprocess.PIPE, check=True).stdout)
+    time.sleep(600)
 
 
 def finish(rank: int, out: Path, status: str, reason: str | None, /, **others: object) -> None:
@@ -80,13 +88,6 @@ def finish(rank: int, out: Path, status: str, reason: str | None, /, **others: o
     temporary.write_text(json.dumps(result))
     temporary.rename(out / f"rank{rank}.json")
     sys.exit(0 if status == "ok" else 3)
-
-
-def _watch() -> None:
-    # Not sys.stdin: its lock would be held at the interpreter's end.
-    while os.read(0, 1):
-        pass
-    os._exit(1)
 
 
 if __name__ == "__main__":

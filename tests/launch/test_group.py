@@ -222,15 +222,16 @@ def start_runner(out: Path, warm: bool) -> subprocess.Popen[bytes]:
         "run_group(out / 'job.json', placements_of(range(2), 2), **options)\n"
     )
     write_job(out)
-    env = os.environ | {"FAKE_RANKS": '{"0": "hang", "1": "stubborn"}'}
+    env = os.environ | {"FAKE_RANKS": '{"0": "orphan", "1": "stubborn"}'}
     return subprocess.Popen([sys.executable, "-c", script, str(out)], env=env, stderr=subprocess.PIPE)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_rank_outlives_the_runner(tmp_path: Path, number: signal.Signals, start: str) -> None:
+    """Nor does what a rank detached, whatever its session, parent and environment."""
     runner = start_runner(tmp_path, warm=start == "warm")
     try:
-        wait_for(lambda: len(pids(tmp_path)) == 2)
+        wait_for(lambda: len(pids(tmp_path)) == 3)
         assert all(map(alive, pids(tmp_path)))
         runner.send_signal(number)
         _, stderr = runner.communicate(timeout=20)
