@@ -72,6 +72,7 @@ class CpuAccount:
     def __init__(self, cores: int, flag: Flag, *, audited: bool = True) -> None:
         self._cores, self._flag, self._audited = cores, flag, audited
         self._given, self._threads = _affinity(0), torch.get_num_threads()
+        self._environment = dict(os.environ)
         self._by_thread = audited and TASKS.is_dir() and _thread_seconds(threading.get_native_id()) is not None
         self._harness = {thread.native_id for thread in threading.enumerate()}
         self._last: dict[str, float] = {}
@@ -79,6 +80,11 @@ class CpuAccount:
         self._named: dict[int, bool] = {}  # of those, whether they have a name of their own
         self._method: set[int] = set()  # threads; one that has ended in Python may still be the system's
         self.used = Used()
+
+    def imported(self) -> None:
+        """Flag what the method's module, just imported, did to the environment: libraries may compute otherwise."""
+        if names := sorted({name for name, _ in os.environ.items() ^ self._environment.items()}):
+            self._flag("environment", f"changed when the method was imported: {', '.join(names)}")
 
     def begins(self) -> None:
         """Begin: set-up is over."""

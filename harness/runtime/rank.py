@@ -48,6 +48,7 @@ def main(arguments: list[str]) -> int:
         start = time.perf_counter()
         METHODS.load(job.config.method.name, job.config.plugin)  # a rank that was forked has harness's own already
         imported_s = time.perf_counter() - start
+        account.imported()
         trainer = set_up(Worker(job, rank, world, report.stage, originals), report, account, imported_s)
         trainer.resume()
         trainer.run()

@@ -67,7 +67,8 @@ class Done:
 def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     folder = tmp_path_factory.mktemp("small")
     (folder / "small.yaml").write_text(SUITE)
-    shutil.copy(PLUGINS / "alternating.py", folder)
+    text = (PLUGINS / "alternating.py").read_text()
+    (folder / "alternating.py").write_text(text + "\nimport os\n\nos.environ['OMP_SCHEDULE'] = 'dynamic'\n")
     command = CommandLine(folder, tmp_path_factory.getbasetemp() / "cache")
     process = Done(command, None, None, None).run()
     assert process.returncode == 0, process.stdout + process.stderr
@@ -100,6 +101,7 @@ def test_results_have_the_documented_columns(done: Done) -> None:
     assert results["options"].map(type).eq(dict).all()
     assert results["reason"].isna().all()
     assert not results["flags"].str.contains("compile").any()  # nothing was called for the first time in an epoch
+    assert results["method"][results["flags"].str.contains("environment")].tolist() == [OWN] * 2
     assert set(zip(results["method"], results["parts"], strict=True)) == set(
         product(["full", "bns-gcn", "graphsage", OWN], [1, 2])
     )

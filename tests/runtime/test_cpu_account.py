@@ -118,3 +118,17 @@ def test_children_are_found_where_nobody_can_be_waited_for(monkeypatch: pytest.M
 def test_bytes_may_differ_by_headers_and_a_twentieth(name: str, sent: int, calls: int, flagged: bool) -> None:
     assert SLACK_BYTES == 65536
     assert bool(_unlike(name, sent, 10_000_000, calls)) is flagged
+
+
+def test_variables_that_a_methods_module_changes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags: list[tuple[str, str]] = []
+    monkeypatch.setenv("OMP_SCHEDULE", "static")
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    usage = CpuAccount(1, lambda *flag: flags.append(flag), audited=False)
+    usage.imported()
+    assert flags == []
+    monkeypatch.setenv("OMP_SCHEDULE", "dynamic")
+    monkeypatch.delenv("MKL_CBWR")
+    monkeypatch.setenv("ODD", "1")
+    usage.imported()
+    assert flags == [("environment", "changed when the method was imported: MKL_CBWR, ODD, OMP_SCHEDULE")]
