@@ -99,6 +99,7 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
 
     name = "clustergcn"
     colour = "#920000"
+    within_nodes = ("clusters",)
     samples_targets = False  # a subgraph holds whole clusters, whatever the targets
     Options = ClusterOptions
     space: ClassVar[dict[str, Any]] = {"clusters": [50, 100, 200], "per_batch": [2, 5, 10]}

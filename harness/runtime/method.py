@@ -51,6 +51,7 @@ class Method(Registered, ABC, Generic[OptionsT]):
         recurring: whether all its steps have the same blocks, inputs and loss, so that they may be captured.
         plain: options at which it leaves out what is its own, so that its other variants are compared with
             it; None as an option's value: whatever that is. {}: there are none such.
+        within_nodes: options that count nodes, or groups of them, of which a graph cannot have more.
         colour: `#rrggbb` of its first variant in all reports; "": one that is free.
         metrics: metrics of its steps and its set-up, besides those of its base classes; they become columns,
             axes and claims.
@@ -68,6 +69,7 @@ class Method(Registered, ABC, Generic[OptionsT]):
     baseline: ClassVar[dict[str, Any] | None] = None
     recurring: ClassVar[bool] = False
     plain: ClassVar[dict[str, Any]] = {}
+    within_nodes: ClassVar[tuple[str, ...]] = ()
     colour: ClassVar[str] = ""
     metrics: ClassVar[tuple[Metric, ...]] = ()
     space: ClassVar[Mapping[str, Any]] = {}

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -35,6 +35,9 @@ from harness.suite.schema import (
 )
 from harness.suite.select import check_keys, claim_errors, fits, rule
 from harness.suite.suite_file import mended
+
+if TYPE_CHECKING:
+    from harness.runtime.method import Method
 
 S = TypeVar("S", ModelSpec, TrainSpec)
 N = TypeVar("N", ModelSpec, TrainSpec, PartitionSpec)
@@ -111,9 +114,7 @@ def expand(
         if matched := {n for n, keys in enumerate(excludes) if fits(trial, keys)}:
             idle -= matched
             continue
-        parts, nodes, name = partition.parts, checked.nodes[number], usual[0].name
-        if parts > nodes:
-            checked.refuse(("partition", "parts"), f"bad value {parts}: {name} has {nodes:,} nodes", f"at most {nodes}")
+        checked.fit_nodes(trial, found.value, checked.nodes[number])
         if trials.setdefault(trial.id, trial) != trial:
             name = trial.partition.file.name if trial.partition.file else ""
             raise suite.source.error(("partition", "file"), f"two partition files are named '{name}'", "rename one")
@@ -196,12 +197,16 @@ def _unfitting(suite: Suite, trials: Sequence[TrialConfig]) -> Iterator[UserErro
             found.memory(found.Options(**options), MemoryCase(part, None, 50, 100, 1000, model))
         except UserError as error:
             key = error.key or ""
-            entries = [(i, each.options.get(key)) for i, each in enumerate(suite.methods) if each.name == name]
-            number = next((i for i, written in entries if options.get(key) in axis(written, True)), None)
-            own: KeyPath = ("methods", number, name) if number is not None else ("per_method", name, "options")
-            yield suite.source.error((*own, key), error.message, error.fix)
+            yield suite.source.error(_written_at(suite, name, key, options.get(key)), error.message, error.fix)
         except Exception:  # a mistake in a plugin's own code: the log of its trial shows it
             continue
+
+
+def _written_at(suite: Suite, method: str, key: str, value: Any) -> KeyPath:
+    """Return where a suite gives an option of a method this value."""
+    entries = [(i, each.options.get(key)) for i, each in enumerate(suite.methods) if each.name == method]
+    number = next((i for i, written in entries if value in axis(written, isinstance(value, list))), None)
+    return ("methods", number, method, key) if number is not None else ("per_method", method, "options", key)
 
 
 def in_turns(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
@@ -321,6 +326,17 @@ class _Checked:
                 resolved = [t.model_copy(update=decided) if t.inductive is None else t for t in trainings]
                 self.nodes += [info.nodes] * len(models) * len(resolved)
                 yield from ((spec, model, train) for model in models for train in resolved)
+
+    def fit_nodes(self, trial: TrialConfig, method: type[Method[Any]], nodes: int) -> None:
+        """Refuse more parts, or more of what the method counts, than the data set has nodes; defaults always fit."""
+        counts: dict[KeyPath, int] = {("partition", "parts"): trial.partition.parts}
+        for key in method.within_nodes:
+            if (value := trial.method.options[key]) != method.Options.model_fields[key].default:
+                counts[_written_at(self.suite, trial.method.name, key, value)] = value
+        for path, value in counts.items():
+            if value > nodes:
+                message = f"bad value {value}: {trial.dataset.name} has {nodes:,} nodes"
+                self.refuse(path, message, f"at most {nodes}")
 
     def _need_validation(self, name: str, trainings: Sequence[TrainSpec]) -> None:
         for key in ("target", "patience"):

@@ -68,7 +68,8 @@ def dataset_info(spec: DatasetSpec, data_dir: Path | None = None) -> types.Simpl
 def load_method(name: str, source: PluginSource | None = None) -> types.SimpleNamespace:
     if name not in METHODS:
         raise UserError(f"unknown method '{name}'", fix=nearest(name, METHODS))
-    return types.SimpleNamespace(Options=METHODS[name], metrics_by_column=dict, memory=lambda options, case: {})
+    known = {"Options": METHODS[name], "within_nodes": ()}
+    return types.SimpleNamespace(**known, metrics_by_column=dict, memory=lambda options, case: {})
 
 
 def find_method(name: str, plugins: Mapping[PluginKey, PluginSource]) -> types.SimpleNamespace:

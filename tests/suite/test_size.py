@@ -105,6 +105,16 @@ def test_more_parts_than_nodes_are_refused(world: None, tmp_path: Path) -> None:
     assert [trial.partition.parts for trial in expand(load_suite(tmp_path / "s.yaml"))] == [1, 1000]
 
 
+def test_more_clusters_than_nodes_are_refused(tmp_path: Path) -> None:
+    """Not a default, which nobody asked for."""
+    text = "name: s\ndatasets: [{sbm: {nodes: 30}}]\ndevice: cpu\nmethods:\n  - clustergcn: {clusters: [30, 31]}\n"
+    assert refused(tmp_path, text) == (
+        "/s.yaml:5: methods.0.clustergcn.clusters: bad value 31: sbm has 30 nodes (at most 30)"
+    )
+    (tmp_path / "s.yaml").write_text(text.replace("[30, 31]", "50"))
+    assert len(expand(load_suite(tmp_path / "s.yaml"))) == 1
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
