@@ -15,6 +15,7 @@ import pkgutil
 import re
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -32,6 +33,8 @@ from harness.version import DISTRIBUTION
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # in tables, labels and on command lines
 T = TypeVar("T")
+THREADS: list[threading.Thread] = []
+"""Those that plugins started in this process when they were imported, daemons left out."""
 
 
 class Registered:
@@ -292,11 +295,12 @@ def _undone() -> Iterator[None]:
     """Undo what a plugin does to this process when it is imported: ranks of other methods would inherit it.
 
     That is its environment, working directory and handlers of signals. In a rank, which is the plugin's own, they stay.
+    Threads cannot be undone: THREADS has those that would keep this process from ending.
     """
     if "RANK" in os.environ:
         yield
         return
-    environment, here = dict(os.environ), os.open(".", os.O_RDONLY)
+    environment, here, threads = dict(os.environ), os.open(".", os.O_RDONLY), {*threading.enumerate()}
     handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
@@ -308,6 +312,7 @@ def _undone() -> Iterator[None]:
         for each, handler in handlers.items():
             if signal.getsignal(each) != handler:
                 signal.signal(each, handler)
+        THREADS.extend(each for each in threading.enumerate() if each not in threads and not each.daemon)
 
 
 def _import_module(name: str) -> ModuleType:

@@ -93,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     finally:
         if arguments is None:
             _pass_first_signals()
+            _leave_threads(sys.exception())
         else:  # some commands set handlers that end them in an orderly way
             sys.unraisablehook = hook
             for each, handler in before.items():
@@ -105,6 +106,18 @@ def _pass_first_signals() -> None:
     for each in _ENDING:
         if callable(signal.getsignal(each)):
             signal.signal(each, lambda number, _: signal.signal(number, signal.SIG_DFL))
+
+
+def _leave_threads(ending: BaseException | None) -> None:
+    # The interpreter would wait for those that a plugin started.
+    registry = sys.modules.get("harness.registry")
+    alive = [thread.name for thread in (registry.THREADS if registry else ()) if thread.is_alive()]
+    if alive and isinstance(ending, SystemExit):
+        with suppress(OSError):
+            print(printable(f"threads of a plugin still run, and end here: {', '.join(alive)}"), file=sys.stderr)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(ending.code if isinstance(ending.code, int) else int(ending.code is not None))
 
 
 def _end(error: UserError | DataUnavailable) -> NoReturn:

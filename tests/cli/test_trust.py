@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -50,6 +51,15 @@ def harness(capsys: pytest.CaptureFixture[str], command: str) -> tuple[int, str,
         main(command.split())
     told = capsys.readouterr()
     return int(exited.value.code or 0), told.out, told.err
+
+
+def test_a_thread_of_a_plugin_keeps_no_command_from_ending(home: Path) -> None:
+    thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), name='mine').start()\n"
+    (home / "planted.py").write_text(CODE + thread)
+    command = [sys.executable, "-m", "harness", "plan", "theirs.yaml", "--trust-plugins"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "threads of a plugin still run, and end here: mine\n")
+    assert "1 trial" in done.stdout
 
 
 @pytest.mark.parametrize("command", READERS)
