@@ -154,7 +154,9 @@ def peer_bytes(record: Record) -> Matrix | None:
     for index, rank in enumerate(ranks):
         for row in rank["traffic"]:
             if row["scope"] == "epoch" and row["peer"] >= 0 and row["purpose"] != "swap":
-                sent[rank.get("rank", index), row["peer"]] += row["sent_bytes"]
+                if max(own := rank.get("rank", index), row["peer"]) >= len(ranks):
+                    return None
+                sent[own, row["peer"]] += row["sent_bytes"]
     sent /= epochs
     return sent
 

@@ -16,7 +16,7 @@ from harness.errors import UserError
 from harness.metrics import METRICS, STAT, Formula, Metric, from_declared, installed
 from harness.results.censored import CONVERGENCE, Curve, equal_settings, held_to_references
 from harness.results.projection import network_label
-from harness.results.record import EDITED, EPOCHS_FILE, RECORD_FILE, REPEAT, Json, Record, whole_config
+from harness.results.record import EDITED, EPOCHS_FILE, FAMILIES, RECORD_FILE, REPEAT, Json, Record, whole_config
 from harness.results.record_store import EPOCH_COLUMNS, kept_suites, read_epochs, read_records
 from harness.results.tuned import Tuning, kept_tunings
 
@@ -146,9 +146,8 @@ def row_of(record: Record) -> dict[str, Any]:
         "reference_s": record.environment.get("reference_s"),
     }
     own = declared_metrics(record)
-    families = "time_", "bytes_"  # of phases and purposes of a plugin's, too
     numbers = {
-        key: value for key, value in record.result.items() if key in METRICS or key in own or key.startswith(families)
+        key: value for key, value in record.result.items() if key in METRICS or key in own or key.startswith(FAMILIES)
     }
     stats = record.result.get("stats") or {}
     row |= numbers | {f"{STAT}{name}": value for name, value in stats.items()}

@@ -6,17 +6,28 @@ import hashlib
 import json
 import math
 import re
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from harness.data.prepared import hash_file
 from harness.deferred import numpy as np
 from harness.errors import UNSEEN, DamagedRecord, UserError, readable
 from harness.files import RECORD, read_text
+from harness.metrics import METRICS
 from harness.models.layer import KEPT
 from harness.spec import RENAMED
 from harness.suite.schema import LATER, TrialConfig
@@ -28,6 +39,8 @@ AGAIN = "the next run repeats it"
 Status = Literal["ok", "oom", "timeout", "diverged", "invalid", "error", "skipped"]
 Json = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
+FAMILIES = ("time_", "bytes_")
+"""Beginnings of metrics of phases and purposes, a plugin's own ones among them."""
 
 
 class _Section(BaseModel, extra="allow"):
@@ -44,6 +57,75 @@ class _Shape(BaseModel, extra="allow"):
     partition: _Section | str | None = None
     method: _Section | str | None = None
     network: NetworkSpec | str | None = None
+
+
+class _Sent(BaseModel, strict=True):
+    """A row of what a rank sent."""
+
+    scope: str
+    purpose: str
+    direction: str
+    layer: int
+    peer: int
+    calls: int
+    sent_bytes: int
+    received_bytes: int
+
+
+class _Meters(BaseModel, strict=True):
+    interval_s: float | None = None
+    pss_interval_s: float | None = None
+    unavailable: dict[str, str] | None = None
+    counts_for: list[str] = []
+
+
+class _Rank(BaseModel, strict=True):
+    """The parts of a rank's report that are computed with, of whatever version."""
+
+    rank: int | None = Field(None, ge=0)
+    inner: int | None = None
+    boundary: int | None = None
+    traffic: list[_Sent] = []
+    traffic_check: Json | None = None
+    meters: _Meters | None = None
+    remarks: list[Any] | None = None
+
+
+class _Result(BaseModel, strict=True):
+    """Metrics, of whatever version."""
+
+    epochs: int | None = None
+    rank_epoch_time_s: list[float] | None = None
+    rank_phases: list[dict[str, float | None]] | None = None
+    rank_cpu: list[dict[str, float | None]] | None = None
+    memory_model: dict[str, float | None] | None = None
+    stats: dict[str, float | None] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers(cls, result: Any) -> Any:
+        for key, value in result.items() if isinstance(result, dict) else ():
+            number = METRICS[key].value == "number" if key in METRICS else key.startswith(FAMILIES)
+            if number and not isinstance(value, int | float | None):
+                raise ValueError(f"{key}: bad value {reprlib.repr(value)}: must be a number")
+        return result
+
+
+class _Environment(BaseModel, strict=True):
+    """The parts of an environment that are computed with."""
+
+    threads: int | None = None
+    usable_cores: int | None = None
+    nodes: list[Any] | None = None
+    reference_s: float | None = None
+
+
+_SHAPES: dict[str, TypeAdapter[Any]] = {
+    "config": TypeAdapter(_Shape),
+    "environment": TypeAdapter(_Environment),
+    "result": TypeAdapter(_Result),
+    "ranks": TypeAdapter(list[_Rank]),
+}
 
 
 class Record(BaseModel):
@@ -84,14 +166,19 @@ class Record(BaseModel):
             return content
         return content | {"flags": [*content.get("flags", []), _EDITED.format(RECORD_FILE)]}
 
+    @field_validator(*_SHAPES)
+    @classmethod
+    def _shaped(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.field_name == "config" or info.context == KEPT:  # what has just ended is kept as it is
+            try:
+                _SHAPES[info.field_name or ""].validate_python(value)
+            except ValidationError as error:
+                raise ValueError(_first(error, ".")) from None
+        return value
+
     @field_validator("config")
     @classmethod
-    def _shaped(cls, config: Json) -> Json:
-        try:
-            _Shape.model_validate(config)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    def _of_today(cls, config: Json) -> Json:
         # Options of older records get today's names; every full-graph method's are complete.
         method: Json | str | None = config.get("method")
         if not isinstance(method, dict):
@@ -121,13 +208,6 @@ class Record(BaseModel):
         if "numbers" in kept:
             kept["numbers"] = [each for each in kept["numbers"] if isinstance(each, str)]
         return kept
-
-    @field_validator("result")
-    @classmethod
-    def _named_stats(cls, result: Json) -> Json:
-        if not isinstance(result.get("stats") or {}, dict):
-            raise ValueError("stats: must be numbers by name")
-        return result
 
     @property
     def data(self) -> str | None:
@@ -207,9 +287,13 @@ def read_versioned(path: Path, kind: type[M], what: str, damaged: str, fix: str)
             read = kind.model_validate(readable(clean), context=KEPT)
         return read
     except ValidationError as error:
-        first = error.errors()[0]
-        where = "".join(f"{part}: " for part in first["loc"])
-        raise wrong(f"{damaged}: {where}{first['msg']}", file=path, fix=fix) from error
+        raise wrong(f"{damaged}: {_first(error, ': ')}", file=path, fix=fix) from error
+
+
+def _first(error: ValidationError, between: str) -> str:
+    first = error.errors()[0]
+    where = between.join(map(str, first["loc"]))
+    return ": ".join(filter(None, (where, first["msg"].removeprefix("Value error, "))))
 
 
 def read_kept(path: Path, kind: type[M], what: str, fix: str) -> M:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -343,8 +344,9 @@ def traffic(ranks: Sequence[Json]) -> Json:
 
 
 def between_ranks(result: Json) -> float:
-    """Return the bytes of payload that a trial's ranks sent each other in an epoch: all but the swaps."""
-    return float(sum(size for key, size in result.items() if key.startswith("bytes_") and key != "bytes_swap"))
+    """Return the bytes of payload that a trial's ranks sent each other in an epoch, all but the swaps; NaN if unknown."""
+    sizes = (size for key, size in result.items() if key.startswith("bytes_") and key != "bytes_swap")
+    return float(sum(math.nan if size is None else size for size in sizes))
 
 
 def mark_load(ranks: Sequence[Json]) -> None:
