@@ -122,9 +122,10 @@ def _finding(claim: Claim, row: Row | UserError, results: Results, unit: str, su
     if by == "ratio" and interval is None and min(len(cell.runs) for cell in cells) > 1:
         lacking = join_unique([lacking, NO_RATIO])
     several = len(cells[0].runs) > 1
-    if several and interval is not None and interval.absurd:
+    wide = interval is not None and (interval.absurd or (unit in ("%", "points") and interval.beyond_scores))
+    if several and wide:
         lacking = join_unique([lacking, f"{len(cells[0].runs)} runs scatter too much for an interval"])
-    shown = with_interval(value, interval if several and interval and not interval.absurd else None, unit, (low, high))
+    shown = with_interval(value, interval if several and not wide else None, unit, (low, high))
     return Finding("", values, value, interval, shown, *decide(value, interval, low, high, lacking))
 
 

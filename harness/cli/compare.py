@@ -305,9 +305,12 @@ def cells(row: Compared, metric: Metric) -> list[object]:
     interval = None
     if found := row.interval:
         interval = f"[{text(found.low)}, {text(found.high)}]"
-        if not metric.difference and (found.absurd or not found.low):  # the end near 1 is all that it says, if that
+        none = f"none ({row.trials} seed{'s' * (row.trials > 1)})"
+        if metric.difference:
+            interval = none if found.beyond_scores else interval
+        elif found.absurd or not found.low:  # the end near 1 is all that it says, if that
             end = f"at least {text(found.low)}" if found.low > 1 else f"at most {text(found.high)}"
-            interval = f"none ({row.trials} seed{'s' * (row.trials > 1)})" if found.has(1.0) else end
+            interval = none if found.has(1.0) else end
     change = text(row.raw) if row.numeric else None
     if change and text(row.change) != change:
         change += f", corrected {text(row.change)}"

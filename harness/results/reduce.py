@@ -344,7 +344,7 @@ def traffic(ranks: Sequence[Json]) -> Json:
 
 
 def between_ranks(result: Json) -> float:
-    """Return the bytes of payload that a trial's ranks sent each other in an epoch, all but the swaps; NaN if unknown."""
+    """Return the bytes of payload that ranks sent each other in an epoch, all but the swaps; NaN if unknown."""
     sizes = (size for key, size in result.items() if key.startswith("bytes_") and key != "bytes_swap")
     return float(sum(math.nan if size is None else size for size in sizes))
 

@@ -42,6 +42,11 @@ class Interval:
         """Whether the ends say nothing: one is infinite, or more than 100 times the other."""
         return not math.isfinite(self.high) or (0 < 100 * self.low < self.high)
 
+    @property
+    def beyond_scores(self) -> bool:
+        """Whether it is wider than the scale of scores, and so says nothing of one, or of a difference of two."""
+        return self.high - self.low > 1
+
     def has(self, value: float) -> bool:
         """Whether `value` is in the interval, ends included."""
         return self.low <= value <= self.high

@@ -57,6 +57,14 @@ def test_a_mean_has_students_interval() -> None:
     assert (interval.low, interval.high) == pytest.approx((low, high))
 
 
+def test_an_interval_wider_than_the_scale_of_scores_is_not_shown() -> None:
+    verdict = judged(claim("best_val", {"at_least": 0.3}, WHOLE), by_method("best_val", whole=[0.2, 0.46]))
+    assert (verdict.measured, verdict.state) == ("33.00 %", "indicated")
+    assert "2 runs scatter too much for an interval" in verdict.why
+    close = judged(claim("best_val", {"at_least": 0.3}, WHOLE), by_method("best_val", whole=[0.32, 0.34]))
+    assert close.measured.startswith("33.00 [")
+
+
 def test_a_metric_is_a_quotient_of_sums_and_a_difference_is_in_points() -> None:
     figures: Figures = [
         (trial("whole"), {"time_sample_s": 1, "time_fetch_s": 2, "epoch_time_s": 12, "best_val": 0.9}),

@@ -128,11 +128,12 @@ def csv_rows(run: Run, *arguments: object) -> list[dict[str, str]]:
         (1.3, math.inf, "time_to_target_s", "at least 1.300"),
         (0.0, 0.8, "time_to_target_s", "at most 0.800"),
         (0.0, 3.0, "time_to_target_s", "none (2 seeds)"),
+        (-0.8, 0.4, "best_val", "none (2 seeds)"),
         (0.001, 0.4, "best_val", "[+0.10, +40.00]"),  # a difference: that it begins near 0 says nothing of its width
     ],
 )
 def test_an_interval_whose_ends_say_nothing_is_not_shown(low: float, high: float, metric: str, said: str) -> None:
-    found = Interval(math.sqrt(low * min(high, 100)), low, high)
+    found = Interval(math.sqrt(abs(low) * min(high, 100)), low, high)
     row = Compared("", 2, 1.0, 2.0, 2.0, found.centre, found, "", worse=False, needs="", drift="none")
     assert cells(row, find_metric(metric))[-1] == said
 
