@@ -2,7 +2,7 @@
 # PYTHON chooses the interpreter that .venv is made with (3.11 has DGL to compare with; newer ones do without).
 
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
-	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11, 5))' 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
-	@echo "  PYTHON=...        interpreter to make .venv with (now: $(or $(PYTHON),none of 3.11 or newer found))"
+	@echo "  PYTHON=...        interpreter to make .venv with (now: $(or $(PYTHON),none of 3.11.5 or newer found))"
 
 quickstart: $(VENV)/.ready-run  ## Install, run suites/quickstart.yaml, write its report, print the report's path.
 	$(BIN)/harness run suites/quickstart.yaml --report
@@ -100,7 +100,7 @@ clean:  ## Remove .venv and what tools left in the tree; results/ and reports/ s
 	find harness methods tools tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
-	@$(if $(PYTHON),,echo "error: no Python 3.11 or newer on PATH; give one: make PYTHON=/path/to/python" >&2; exit 2)
+	@$(if $(PYTHON),,echo "error: no Python 3.11.5 or newer on PATH; give one: make PYTHON=/path/to/python" >&2; exit 2)
 	$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 

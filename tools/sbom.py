@@ -1,11 +1,13 @@
-"""Write what is installed here of harness's dependencies, and theirs, as a CycloneDX 1.5 bill of materials (JSON)."""
+"""Write a CycloneDX 1.5 bill of materials (JSON): harness's dependencies as installed here, theirs, and the bundled."""
 
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,6 +68,17 @@ def component(package: Distribution, kind: str) -> dict[str, Any]:
     return entry | ({"licenses": found} if (found := licences(package)) else {})
 
 
+def bundled() -> list[dict[str, Any]]:
+    """Return the entries of npm's packages that the report's script is made of, as its list of licences names them."""
+    text = (files("harness") / "report/static/LICENSES.txt").read_text(encoding="utf-8")
+    found = []
+    for name, version, licence in re.findall(r"(?:\A|\n----\n\s*)(\S+) (\S+) \((.*)\)\n", text):
+        url = f"pkg:npm/{name}@{version}"
+        entry = {"type": "library", "bom-ref": url, "name": name, "version": version, "purl": url}
+        found.append(entry | {"licenses": [{"expression": licence}]})
+    return found
+
+
 def bill(name: str = DISTRIBUTION, extras: Iterable[str] = ()) -> dict[str, Any]:
     """Return the bill of materials: the same for the same packages."""
     found = closure(name, extras)
@@ -73,13 +86,13 @@ def bill(name: str = DISTRIBUTION, extras: Iterable[str] = ()) -> dict[str, Any]
     own = canonicalize_name(name)
     subject = entries.pop(own) | {"type": "application"}
     refs = {key: entry["bom-ref"] for key, entry in (*entries.items(), (own, subject))}
+    needed = {refs[key]: {refs[need] for need in found[key][1] if need in refs} for key in sorted(refs)}
+    scripts = {entry["bom-ref"]: entry for entry in (bundled() if name == DISTRIBUTION else ())}
+    needed[subject["bom-ref"]] |= scripts.keys()
     content = {
         "metadata": {"component": subject},
-        "components": [*entries.values()],
-        "dependencies": [
-            {"ref": refs[key], "dependsOn": sorted(refs[need] for need in found[key][1] if need in refs)}
-            for key in sorted(refs)
-        ],
+        "components": [*entries.values(), *scripts.values()],
+        "dependencies": [{"ref": ref, "dependsOn": sorted(needed.get(ref, ()))} for ref in (*needed, *scripts)],
     }
     serial = uuid.uuid5(NAMESPACE, json.dumps(content, sort_keys=True))
     head = {"bomFormat": "CycloneDX", "specVersion": "1.5", "serialNumber": f"urn:uuid:{serial}", "version": 1}

@@ -27,7 +27,7 @@ def test_it_names_what_is_installed(tmp_path: Path, capsys: pytest.CaptureFixtur
     for name in direct:
         assert components[name]["version"] == version(name)
     assert components["numpy"]["purl"] == f"pkg:pypi/numpy@{version('numpy')}"
-    assert capsys.readouterr().out == f"{tmp_path}/sbom.json: {len(components)} packages\n"
+    assert capsys.readouterr().out == f"{tmp_path}/sbom.json: {len(content['components'])} packages\n"
 
 
 def test_every_reference_is_one_package() -> None:
@@ -38,6 +38,21 @@ def test_every_reference_is_one_package() -> None:
     assert {entry["ref"] for entry in content["dependencies"]} == set(refs)
     wanted = {ref for entry in content["dependencies"] for ref in entry["dependsOn"]}
     assert wanted == set(refs) - {own["bom-ref"]}  # nothing is there that nobody needs
+
+
+def test_it_names_what_the_reports_script_is_made_of() -> None:
+    found = {entry["purl"]: entry for entry in bill()["components"] if entry["purl"].startswith("pkg:npm/")}
+    locked = json.loads((ROOT / "tools" / "vega" / "package-lock.json").read_text())["packages"]
+    known = {
+        f"pkg:npm/{path.rpartition('node_modules/')[2]}@{each['version']}" for path, each in locked.items() if path
+    }
+    assert found.keys() <= known
+    assert found["pkg:npm/vega-lite@6.4.3"]["licenses"] == [{"expression": "BSD-3-Clause"}]
+    # What a package's own file has inside is named, too.
+    assert {"delaunator", "robust-predicates"} <= {entry["name"] for entry in found.values()}
+    licences = (ROOT / "harness" / "report" / "static" / "LICENSES.txt").read_text()
+    for whose in ("Ariya Hidayat", "Jason Davies", "fast-json-stable-stringify", "d3/d3-contour", "Mapbox"):
+        assert whose in licences
 
 
 def test_it_is_the_same_for_the_same_packages_and_grows_with_extras() -> None:
