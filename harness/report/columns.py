@@ -168,17 +168,12 @@ def part_sizes(record: Record) -> tuple[tuple[int, int], ...] | None:
     return tuple((int(rank["inner"]), int(rank["boundary"])) for rank in record.ranks)
 
 
-def trial_curve(epochs: pd.DataFrame) -> pd.DataFrame:
-    """Return one trial's evaluated epochs, its learning curve: epoch (from 1), time_s, sent_bytes, score.
-
-    `epochs`: its rows of `load_epochs`, one an epoch and rank. Sums over the epochs so far, warm-up included,
-    evaluation not: `time_s` of the slowest rank's epoch time in seconds, `sent_bytes` of the payload between ranks.
-    """
-    return curve_of(epoch_sums(epochs))
-
-
 def curve_of(sums: pd.DataFrame) -> pd.DataFrame:
-    """Return the learning curve of a trial from its `epoch_sums`; see `trial_curve`."""
+    """Return a trial's learning curve from its `epoch_sums`: evaluated epochs (from 1), time_s, sent_bytes, score.
+
+    Sums over the epochs so far, warm-up included, evaluation not: `time_s` of the slowest rank's epoch time in seconds,
+    `sent_bytes` of the payload between ranks.
+    """
     curve = sums.cumsum(skipna=False).assign(score=sums["score"]).dropna(subset=["score"]).reset_index()
     curve["epoch"] += 1
     return curve[["epoch", "time_s", "sent_bytes", "score"]]
@@ -187,7 +182,8 @@ def curve_of(sums: pd.DataFrame) -> pd.DataFrame:
 def epoch_sums(epochs: pd.DataFrame) -> pd.DataFrame:
     """Return a row an epoch of a trial: time_s and sent_bytes of that epoch, score after it.
 
-    Arguments and units as for `trial_curve`; NaN where nothing was counted or scored.
+    `epochs`: its rows of `load_epochs`, one an epoch and rank. Units as for `curve_of`; NaN where nothing was counted or
+    scored.
     """
     sizes = [name for name in map(str, epochs.columns) if name.startswith("bytes_") and name != "bytes_swap"]
     sent = epochs[sizes].sum(axis=1, min_count=1)

@@ -89,7 +89,7 @@ class Section:
 
     @cached_property
     def curves(self) -> dict[str, pd.DataFrame]:
-        """The learning curve of each trial that was evaluated, see `trial_curve`."""
+        """The learning curve of each trial that was evaluated, see `curve_of`."""
         found = {trial: curve_of(sums) for trial, sums in self.epoch_sums.items()}
         return {trial: curve for trial, curve in found.items() if len(curve)}
 

@@ -12,7 +12,7 @@ from report.measured import change
 
 import harness
 from harness.errors import UserError
-from harness.report.columns import trial_curve
+from harness.report.columns import curve_of, epoch_sums
 from harness.report.page import make_report
 from harness.report.palette import COLOURS, variant_styles
 from harness.report.sections import make_sections
@@ -240,7 +240,7 @@ def test_curves_sum_the_slowest_ranks_epochs(results_dir: Path) -> None:
 
 def test_a_curve_without_a_time_has_no_time() -> None:
     epochs = pd.DataFrame({"epoch": [0, 1, 2], "epoch_time_s": [1.0, None, 1.0], "val_score": [0.1, None, 0.3]})
-    curve = trial_curve(epochs)
+    curve = curve_of(epoch_sums(epochs))
     assert list(curve["epoch"]) == [1, 3]
     assert curve["time_s"].isna().tolist() == [False, True]
 
