@@ -182,8 +182,8 @@ def curve_of(sums: pd.DataFrame) -> pd.DataFrame:
 def epoch_sums(epochs: pd.DataFrame) -> pd.DataFrame:
     """Return a row an epoch of a trial: time_s and sent_bytes of that epoch, score after it.
 
-    `epochs`: its rows of `load_epochs`, one an epoch and rank. Units as for `curve_of`; NaN where nothing was counted or
-    scored.
+    `epochs`: its rows of `load_epochs`, one an epoch and rank. Units as for `curve_of`; NaN where nothing was counted
+    or scored.
     """
     sizes = [name for name in map(str, epochs.columns) if name.startswith("bytes_") and name != "bytes_swap"]
     sent = epochs[sizes].sum(axis=1, min_count=1)
