@@ -151,7 +151,7 @@ class Tuner:
                 return
             rungs: Rungs = ()
             if spec.pruner == "asha" and spec.budget.seconds is not None:
-                rungs = asha_rungs(spec.budget.seconds, list(curves.values()))
+                rungs = asha_rungs(spec.budget.seconds, list(curves.values()), self.searched.known_target)
             if not study.ask(rungs, alone=learns):
                 return
 

@@ -197,11 +197,19 @@ class Searched:
             }
         )
         (trial,) = expand(alone, device=self.device, data_dir=self.data_dir)
-        train = trial.train
-        if self.spec.budget.seconds is not None:
-            train = train.model_copy(update={"seconds": self.spec.budget.seconds})
+        limits = {
+            "seconds": self.spec.budget.seconds,
+            "target": self.known_target if trial.train.stop_at_target else None,
+        }
+        train = trial.train.model_copy(update={key: value for key, value in limits.items() if value is not None})
         model = trial.model.model_copy(update=size)
         return trial.model_copy(update={"train": train, "model": model, "tuning": TuningRun(study=study, rungs=rungs)})
+
+    @property
+    def known_target(self) -> float | None:
+        """The target, where it is known before the search: with `stop_at_target` a trial ends there."""
+        spec = self.spec
+        return spec.target if spec.goal == "time_to_target" and isinstance(spec.target, float) else None
 
 
 FEWEST_SEEDS = 5

@@ -249,16 +249,19 @@ class Study:
         return tuple((float(at), float(score)) for at, score in trial.user_attrs.get("rungs", ()))
 
 
-def asha_rungs(seconds: float, curves: Sequence[Curve]) -> Rungs:
+def asha_rungs(seconds: float, curves: Sequence[Curve], target: float | None = None) -> Rungs:
     """Return where the next trial stops: asynchronous successive halving (Li et al., MLSys 2020, Algorithm 2).
 
     A trial goes on past a rung (a third of the seconds, a ninth, ...) if its score is among the best third of those
-    that came to the rung before it. A rung that fewer than three came to stops none.
+    that came to the rung before it, or had reached the `target` by then. A rung that fewer than three came to stops
+    none.
     """
+    done = [target is not None and curve.time_to(target) is not None for curve in curves]
     found = []
     for k in range(RUNGS, 0, -1):
         at = seconds / ETA**k
-        there = sorted((curve.best(at) for curve in curves if curve.trained_s >= at), reverse=True)
+        came = [curve for curve, early in zip(curves, done, strict=True) if curve.trained_s >= at or early]
+        there = sorted((curve.best(at) for curve in came), reverse=True)
         if len(there) >= ETA and (least := there[math.ceil(len(there) / ETA) - 1]) > 0:
             found.append((at, least))
     return tuple(found)

@@ -284,6 +284,12 @@ def test_rungs_stop_what_is_not_in_the_best_third() -> None:
             assert len(goes_on) == -(-len(there) // 3)
 
 
+def test_a_trial_that_ended_at_the_target_counts_at_later_rungs() -> None:
+    early, others = Curve((0.5, 2.0), (0.3, 0.9), 2.0), [Curve((1.0, 9.0), (0.1, s), 9.0) for s in (0.5, 0.6)]
+    assert dict(asha_rungs(27, [early, *others])).keys() == {1.0}
+    assert dict(asha_rungs(27, [early, *others], target=0.9)) == {1.0: 0.3, 3.0: 0.9, 9.0: 0.9}
+
+
 def test_draws_fill_their_ranges_evenly(tmp_path: Path) -> None:
     """The first 64 of Sobol's sequence have four in each sixteenth of every range; independent draws are uniform."""
     space = {"train.lr": {"log": [1e-4, 1.0]}, "model.dropout": {"uniform": [0.2, 0.6]}}

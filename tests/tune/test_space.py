@@ -61,6 +61,23 @@ def test_a_point_is_a_trial_with_its_values_and_no_other(tmp_path: Path) -> None
     assert trial.id != own.trial(sage, point, study=1).id
 
 
+@pytest.mark.parametrize(
+    ("tuning", "known"),
+    [
+        ("{goal: time_to_target, target: 0.9}", 0.9),
+        ("{goal: time_to_target, target: {of: full, below: 0.01}}", None),
+        ("{}", None),
+    ],
+)
+def test_a_trial_ends_at_a_target_that_is_known_before_the_search(
+    tuning: str, known: float | None, tmp_path: Path
+) -> None:
+    for stop in (True, False):
+        text = SUITE.replace("TUNING", tuning) + f"train: {{stop_at_target: {str(stop).lower()}}}\n"
+        own = searched(text, tmp_path)
+        assert own.trial(own.subjects()[0], {}, study=0).train.target == (known if stop else None)
+
+
 @pytest.mark.parametrize("name", METHODS.names())
 def test_every_shipped_method_declares_a_space_that_its_options_take(name: str, tmp_path: Path) -> None:
     own = Searched(
