@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import sys
-import warnings
 from collections.abc import Callable
 from functools import cached_property, partial, update_wrapper
 from importlib import import_module
@@ -18,9 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["Deferred", "Function", "Kernel", "dist", "exports", "intrinsic", "numba", "numpy", "torch"]
-
-
-PLUGIN = "plugin.pyi"
 
 
 class Deferred:
@@ -98,31 +94,19 @@ def _made(function: Callable[..., Any], make: Callable[[Callable[..., Any]], Any
     return make(function)
 
 
-def exports(module: str, stub: str = "") -> tuple[Callable[[str], Any], list[str]]:
+def exports(module: str, stub: str) -> tuple[Callable[[str], Any], list[str]]:
     """Return `__getattr__` and `__all__` of a module that imports the names of its stub (.pyi) when they are read."""
-    own = _places(stub) if stub else {}
+    text = Path(__file__).with_name(stub).read_text(encoding="utf-8")
+    own = {name: place for place, name in re.findall(r"^from (\.\S+) import \w+ as (\w+)$", text, re.MULTILINE)}
 
-    # Of a package the names of `plugin.pyi` are found too, with a warning: they were there before.
     def find(name: str) -> Any:
-        place = own.get(name)
-        if place is None:
-            place = None if stub == PLUGIN or name.startswith("__") else _places(PLUGIN).get(name)
-            if place is None:
-                raise AttributeError(f"module {module!r} has no attribute {name!r}")
-            text = f"{module}.{name} has moved: `from harness.plugin import {name}`"
-            warnings.warn(text, DeprecationWarning, stacklevel=2)
-        value = getattr(import_module(place, "harness"), name)
-        if name in own:
-            vars(sys.modules[module])[name] = value
+        if name not in own:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        value = getattr(import_module(own[name], "harness"), name)
+        vars(sys.modules[module])[name] = value
         return value
 
     return find, sorted(own)
-
-
-def _places(stub: str) -> dict[str, str]:
-    """Return by public name where it is, relative to harness."""
-    text = Path(__file__).with_name(stub).read_text(encoding="utf-8")
-    return {name: place for place, name in re.findall(r"^from (\.\S+) import \w+ as (\w+)$", text, re.MULTILINE)}
 
 
 class Function:

@@ -102,7 +102,6 @@ from .sampling.layerwise import LayerSampler as LayerSampler
 from .sampling.layerwise import LayerwiseSampler as LayerwiseSampler
 from .sampling.layerwise import Scaled as Scaled
 from .sampling.layerwise import SightsOnDevice as SightsOnDevice
-from .sampling.layerwise import check_sizes as check_sizes
 from .sampling.neighbours import FanoutSampler as FanoutSampler
 from .sampling.neighbours import draw_neighbours as draw_neighbours
 from .sampling.neighbours import draw_on_device as draw_on_device

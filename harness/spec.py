@@ -40,10 +40,6 @@ class PluginSource(Spec):
     sha256: str = Field(description="hash of the file's content when the suite was read")
 
 
-RENAMED: Mapping[str, str] = {"narrow": "transform_before_exchange"}
-"""Options of methods: their names in older suites and records, and today's. A trial's id keeps the older."""
-
-
 Presets = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """By option and its value, what other options are then, where they are not given."""
 

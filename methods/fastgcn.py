@@ -27,7 +27,6 @@ from harness.plugin import (
     SightsOnDevice,
     Tables,
     Topology,
-    check_sizes,
     inclusion,
     node_uniform,
     node_uniforms,
@@ -62,7 +61,6 @@ class GlobalSampler:
 
     def sample(self, targets: NDArray[np.int64], sizes: Sequence[int], seed: int) -> LayerBatch:
         """See `LayerSampler.sample`."""
-        check_sizes(sizes)
         layers = list[LayerSample]()
         destinations = targets
         with self._tables.borrow() as row:

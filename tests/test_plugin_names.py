@@ -1,9 +1,8 @@
-"""Plugins import from `harness` and `harness.plugin`; older places of their names warn for one release."""
+"""Plugins import from `harness` and `harness.plugin`."""
 
 from __future__ import annotations
 
 import ast
-import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -30,17 +29,6 @@ def test_methods_import_only_public_names(file: Path) -> None:
     found = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)]
     modules = {node.module for node in found if node.module and node.module.split(".")[0].startswith("harness")}
     assert {module for module in modules if not module.startswith("harness_methods")} <= allowed
-
-
-@pytest.mark.parametrize(
-    "module", ["harness", "harness.graph", "harness.sampling", "harness.runtime", "harness.models"]
-)
-def test_a_name_that_has_moved_warns(module: str) -> None:
-    with pytest.warns(DeprecationWarning, match=r"has moved: `from harness.plugin import CSR`"):
-        found = importlib.import_module(module).CSR
-    assert found is harness.plugin.CSR
-    with pytest.raises(AttributeError, match="nothing"):
-        importlib.import_module(module).nothing  # noqa: B018
 
 
 def test_public_names_import_no_torch() -> None:

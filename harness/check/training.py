@@ -188,14 +188,6 @@ class RankError(Exception):
         self.reason, self.output = reason, output
 
 
-def run_ranks(
-    function: Callable[..., Any], world: int, *arguments: Any, timeout_s: float = 120, **options: Any
-) -> list[Any]:
-    """Call `function` on every rank of a new group, which ends with it; see `RankGroup.call`."""
-    with rank_group(world) as group:
-        return group.call(function, *arguments, timeout_s=timeout_s, **options)
-
-
 @contextmanager
 def rank_group(world: int) -> Iterator[RankGroup]:
     """Start ranks 0 to `world` - 1; they end with the context, and their temporary files with them.

@@ -375,7 +375,7 @@ class SuiteOptions:
         Raises:
             UserError: a mistake in the suite, or no trial is selected.
         """
-        from harness.suite.expand import expand, older_names
+        from harness.suite.expand import expand
         from harness.suite.select import chosen
 
         suite = self.read()
@@ -401,7 +401,7 @@ class SuiteOptions:
             every, said = on_todays_data(every, store, self.data_dir, making=making, report=typer.echo)
             for line in said:
                 typer.echo(f"note: {line}")
-        for line in [*older_names(suite), *idle]:
+        for line in idle:
             typer.echo(f"note: {line}", err=True)
         trials = asked(every)
         if not trials:

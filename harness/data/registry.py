@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from harness.caches import cache_root
 from harness.data.catalog import (
@@ -80,9 +79,6 @@ def find_source(name: str, entry: Published | None, data_dir: Path | None, raw: 
 
 _READER_VERSION = 5
 """Raised when a reader's or generator's result changes, so that what is cached is made anew."""
-
-LATER: Mapping[str, Mapping[str, Any]] = {"kronecker": {"train": 0.6}}
-"""Options that a set was given later, and their defaults, at which what is cached keeps its name."""
 
 
 def dataset_names(data_dir: Path | None = None) -> list[str]:
@@ -251,13 +247,12 @@ def _of_download(raw: Path, name: str, error: DataError) -> DataError:
 def _key(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, kept: Path) -> str:
     defaults = {name: option[1] for name, option in info.options.items()}
     options = defaults | spec.options | {"normalize": info.normalize}
-    later = LATER.get(spec.name, {})
     files: list[Path] = []
     if source is not None and not source.downloaded:  # nobody changes a download
         files = [p for p in (source.path, *sorted(source.path.rglob("*"))) if p.is_file()]
     content = {
         "versions": [FORMAT_VERSION, _READER_VERSION],
-        "options": {key: value for key, value in options.items() if (key, value) not in later.items()},
+        "options": options,
         "source": list(file_hashes(files, kept).items()),
     }
     text = json.dumps(content, sort_keys=True, default=str)

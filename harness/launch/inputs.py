@@ -319,7 +319,6 @@ class _TodaysData:
     report: Report
     _changed: Counter[str] = field(default_factory=Counter)
     _unknown: Counter[str] = field(default_factory=Counter)
-    _old: int = 0
 
     def lines(self) -> list[str]:
         """Return what the user should know of all trials."""
@@ -331,15 +330,12 @@ class _TodaysData:
             f"'{name}' has other files or parts than when {_trials(count)} ran: a run looks whether they are the same"
             for name, count in sorted(self._unknown.items())
         ]
-        if self._old:
-            said.append(f"older than fingerprints of data, and taken to be of today's: {_trials(self._old)}")
         return said
 
     def settled(self, trial: TrialConfig, record: dict[str, Any]) -> TrialConfig:
         """Return `trial`, or it on today's data if its record is of other data."""
         was = (record.get("dataset") or {}).get("fingerprint"), record.get("partition_fingerprint")
         if was[0] is None:
-            self._old += record.get("status") == "ok"
             return trial
         graph = self._graph(trial, record)
         if graph is None:

@@ -128,9 +128,6 @@ def environment_rows(inputs: ResultInputs) -> list[tuple[str, str]]:
     """Return (name, value) of everything the records say of where they ran; different values next to each other."""
     environments = _environments(inputs)
     rows = [(_name(key), " / ".join(dict.fromkeys(_show(key, v) for v in own))) for key, own in environments.items()]
-    if inputs.records and "threads" not in environments:  # of older records what the suite said
-        trains = [inputs.config(row).get("train") or {} for row in inputs.results.to_dict("records")]
-        rows.append((_name("threads"), join_unique(train.get("threads") or "cores / ranks" for train in trains)))
     if speeds := sorted(s for record in inputs.records.values() if (s := record.environment.get(REFERENCE))):
         ends = dict.fromkeys(significant(1000 * seconds) for seconds in (speeds[0], speeds[-1]))
         rows.append(("Reference workload", f"{' to '.join(ends)} ms"))

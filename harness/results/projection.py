@@ -171,11 +171,8 @@ def project(
 
 
 def _rank_phases(record: Record) -> list[dict[str, float]]:
-    """Return each rank's mean seconds by phase; of older records those of the slowest rank, all they have."""
-    found = record.result.get("rank_phases")
-    if not found:
-        columns = {key: v for key, v in record.result.items() if key.startswith("time_") and key != "time_to_target_s"}
-        found = [{key.removeprefix("time_").removesuffix("_s"): value for key, value in columns.items()}]
+    """Return each rank's mean seconds by phase."""
+    found = record.result.get("rank_phases") or ()
     return [{phase: float(seconds or 0.0) for phase, seconds in phases.items()} for phases in found]
 
 

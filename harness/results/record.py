@@ -29,7 +29,6 @@ from harness.errors import UNSEEN, DamagedRecord, UserError, readable
 from harness.files import RECORD, read_text
 from harness.metrics import METRICS
 from harness.models.layer import KEPT
-from harness.spec import RENAMED
 from harness.suite.schema import LATER, TrialConfig
 from harness.suite.sections import NetworkSpec
 
@@ -175,19 +174,6 @@ class Record(BaseModel):
             except ValidationError as error:
                 raise ValueError(_first(error, ".")) from None
         return value
-
-    @field_validator("config")
-    @classmethod
-    def _of_today(cls, config: Json) -> Json:
-        # Options of older records get today's names; every full-graph method's are complete.
-        method: Json | str | None = config.get("method")
-        if not isinstance(method, dict):
-            return config
-        options = method.get("options") or {}
-        if "precompute" not in options or not RENAMED.keys() & options.keys():
-            return config
-        renamed = {RENAMED.get(key, key): value for key, value in options.items()}
-        return config | {"method": method | {"options": renamed}}
 
     @field_validator("declared")
     @classmethod

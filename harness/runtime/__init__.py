@@ -11,10 +11,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from harness.deferred import exports
-
-__getattr__ = exports(__name__)[0]
-
 BRAND = "HARNESS_BRAND"
 """Environment variable of a rank: the limit by which `launch.process.Brand` knows what the rank started."""
 

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
-from warnings import warn
 
 from pydantic_core import to_jsonable_python
 
@@ -73,12 +72,6 @@ class Method(Registered, ABC, Generic[OptionsT]):
     colour: ClassVar[str] = ""
     metrics: ClassVar[tuple[Metric, ...]] = ()
     space: ClassVar[Mapping[str, Any]] = {}
-
-    def __init_subclass__(cls) -> None:
-        for old, new in {"remarks": "warnings", "foreseen": "option_warnings"}.items():
-            if old in vars(cls):  # for one release
-                warn(f"{cls.__name__}.{old} is called {new} now", DeprecationWarning, stacklevel=2)
-                setattr(cls, new, vars(cls)[old])
 
     def __init__(self, worker: Worker, options: OptionsT) -> None:
         self.worker, self.options = worker, options

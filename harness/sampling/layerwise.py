@@ -524,9 +524,8 @@ class LayerSampler:
         """Draw the layers of a batch by its `seed`, >= 0; the last one's destinations are the distinct `targets`.
 
         `sizes` are nodes drawn for each layer, input layer first. -1, or as many as there are candidates: all of
-        them, each with p = 1, for both estimators. Raises what `check_sizes` does.
+        them, each with p = 1, for both estimators.
         """
-        check_sizes(sizes)
         if self._on_device is not None:
             return LayerBatch(*self._on_device.sample(targets, sizes, seed))
         layers, alphas, candidates = list[LayerSample](), list[float](), list[int]()
@@ -549,12 +548,6 @@ class LayerSampler:
                 candidates.append(count)
             frontier.begin(number)
         return LayerBatch(layers[::-1], alphas[::-1], candidates[::-1])
-
-
-def check_sizes(sizes: Sequence[int]) -> None:
-    """Raise a ValueError if one is below -1."""
-    if min(sizes, default=0) < -1:
-        raise ValueError(f"a layer's size is at least 0, or -1 for all candidates, not {min(sizes)}")
 
 
 LAYERWISE_METRICS = (

@@ -20,7 +20,7 @@ from harness.gpus import gpu_is_usable
 from harness.models.layer import MODELS, OWN_KEYS, ModelSpec
 from harness.registry import Catalogue, Found
 from harness.runtime.run_config import MethodSpec, TrainSpec
-from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource
+from harness.spec import DatasetSpec, PartitionSpec, PluginSource
 from harness.suite.document import KeyPath, explain, gather
 from harness.suite.schema import (
     DatasetSettings,
@@ -228,18 +228,6 @@ def resolve_device(device: str) -> Literal["cpu", "cuda"]:
     if device in ("cpu", "cuda"):
         return "cpu" if device == "cpu" else "cuda"
     raise UserError(f"bad value '{device}', allowed: auto, cpu, cuda", key="device")
-
-
-def older_names(suite: Suite) -> list[str]:
-    """Return a line for each option that a suite writes under an older name."""
-    from harness.runtime.method import METHODS
-
-    found = []
-    for i, entry in enumerate(suite.methods):
-        for old, new in _renamed(entry.options, suite.catalogue().find(METHODS, entry.name).value.Options).items():
-            message = f"'{old}' is called '{new}' now; it is read as before"
-            found.append(str(suite.source.error(("methods", i, entry.name, old), message)))
-    return found
 
 
 class _Checked:
@@ -467,17 +455,11 @@ class _Checked:
             path = ("methods", i, entry.name)
             try:
                 found = self.catalogue.find(METHODS, entry.name)
-                written = dict(entry.options)
-                for old, new in _renamed(entry.options, found.value.Options).items():
-                    if new in written:
-                        what = f"given twice: '{old}' is an older name of '{new}'"
-                        raise UserError(what, key=old, fix=f"keep '{new}'")
-                    written[new] = written.pop(old)
             except UserError as error:
                 self._pass_on((*path, error.key) if error.key else path[:2], error)
                 continue
             model = found.value.Options
-            for options in grid(written, _listed(model)):
+            for options in grid(entry.options, _listed(model)):
                 try:
                     checked = model.model_validate(options)
                 except ValidationError as error:
@@ -563,9 +545,3 @@ def _differing(section: str, usual: BaseModel, own: BaseModel) -> dict[str, Any]
 
 def _listed(options: type[BaseModel]) -> set[str]:
     return {key for key, field in options.model_fields.items() if takes_list(field.annotation)}
-
-
-def _renamed(options: Mapping[str, Any], model: type[BaseModel]) -> dict[str, str]:
-    """Return the older names that are written, with today's; a plugin may have an option of an older name."""
-    fields = model.model_fields
-    return {old: new for old, new in RENAMED.items() if old in options and old not in fields and new in fields}

@@ -19,7 +19,7 @@ from harness.errors import UserError
 from harness.models.layer import ModelSpec
 from harness.registry import Catalogue, PluginKey, Registry, find_plugins
 from harness.runtime.run_config import CHECKPOINT, MethodSpec, Timing, TrafficMode, TrainSpec, TuningRun
-from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource, Spec, of_presets
+from harness.spec import DatasetSpec, PartitionSpec, PluginSource, Spec, of_presets
 from harness.suite.document import SuiteSource, gather
 from harness.suite.sections import Claim, NetworkSpec, TuningSpec
 
@@ -154,9 +154,8 @@ class TrialConfig(Spec):
             section = functools.reduce(operator.getitem, above, config)
             if last in section and section[last] == default:
                 del section[last]
-        for old, new in RENAMED.items():
-            if new in config["method"]["options"]:
-                config["method"]["options"][old] = config["method"]["options"].pop(new)
+        if (new := "transform_before_exchange") in (options := config["method"]["options"]):
+            options["narrow"] = options.pop(new)  # as it was called when these trials got their ids
         if self.partition.file is not None:
             config["partition"]["file"] = self.partition.file.name
         text = json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False)

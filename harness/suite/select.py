@@ -11,7 +11,6 @@ from harness.errors import UserError, folded, nearest
 from harness.metrics import Formula, find_metric
 from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
-from harness.spec import RENAMED
 from harness.suite import document
 from harness.suite.document import KeyPath
 from harness.suite.schema import Suite, TrialConfig
@@ -77,7 +76,6 @@ def holds(trial: TrialConfig, key: str, values: Sequence[Any]) -> bool:
     known |= {f"model.{field}": value for field, value in trial.model.model_dump().items()}
     known |= {f"train.{field}": value for field, value in trial.train.model_dump().items()}
     known = trial.method.options | known
-    key = key if key in known else RENAMED.get(key, key)
     if key in NAMES:
         return folded(known[key]) in [folded(str(value)) for value in values]
     return key in known and known[key] in values
@@ -99,7 +97,7 @@ def check_keys(keys: Iterable[str], options: Collection[str] = ()) -> None:
         return
     from harness.runtime.method import METHODS
 
-    known: set[str] = {*KEYS, *options, *RENAMED, *(f"model.{field}" for field in ModelSpec.model_fields)}
+    known: set[str] = {*KEYS, *options, *(f"model.{field}" for field in ModelSpec.model_fields)}
     known |= {f"train.{field}" for field in TrainSpec.model_fields}
     for name in METHODS.names():
         with contextlib.suppress(UserError):  # a broken plugin is not this expression's mistake

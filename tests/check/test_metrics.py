@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ranks import run_ranks
 from support.training import run_all_to_the_end
 
 from harness.check.graphs import TinyGraphs
-from harness.check.training import Case, run_ranks
+from harness.check.training import Case
 from harness.metrics import EPOCH_METRICS, METRICS, STAT
 from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS

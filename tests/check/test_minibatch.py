@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.ranks import run_ranks
 from support.training import batches_beside, read_inputs, run_all_to_the_end
 
 from harness.check.graphs import OnDisk, on_disk, random_graph
-from harness.check.training import Case, RankOutcome, run_ranks, train
+from harness.check.training import Case, RankOutcome, train
 from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.run_config import TrainSpec

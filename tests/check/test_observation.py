@@ -8,10 +8,11 @@ from typing import Any, get_args
 
 import pytest
 from support.methods import SMALL
+from support.ranks import run_ranks
 from support.tiers import Batches, tiered
 
 from harness.check.graphs import TinyGraphs
-from harness.check.training import Case, run_ranks
+from harness.check.training import Case
 from harness.models.layer import ModelSpec
 from harness.runtime.comm import Scope
 from harness.runtime.method import METHODS

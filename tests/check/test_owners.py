@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 from support.owners import Destinations, destinations, train_on_own_rows, train_without_answers
+from support.ranks import run_ranks
 
 from harness.check.graphs import OnDisk, on_disk, random_graph
-from harness.check.training import Case, RankError, RankOutcome, rank_group, run_ranks, train
+from harness.check.training import Case, RankError, RankOutcome, rank_group, train
 from harness.data.graph import GraphData
 from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS as REGISTERED

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.ranks import run_ranks
 from support.training import Drawn, train_and_watch
 
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
-from harness.check.training import Case, RankOutcome, run_ranks
+from harness.check.training import Case, RankOutcome
 from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 from support.methods import SMALL
+from support.ranks import run_ranks
 
 from harness.check.graphs import on_disk, random_graph
-from harness.check.training import Case, run_ranks
+from harness.check.training import Case
 from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import TrainSpec

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 from support import stale
+from support.ranks import run_ranks
 from support.stale import Rule
 from support.tiers import tiered
 from support.training import Drawn, train_and_watch
 
 from harness.check import oracle
 from harness.check.graphs import OnDisk, dense_adjacency, on_disk, random_graph
-from harness.check.training import Case, RankOutcome, run_ranks
+from harness.check.training import Case, RankOutcome
 from harness.models.gnn import GNN
 from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec

@@ -189,19 +189,6 @@ def test_generated_sets(name: str, tmp_path: Path) -> None:
     assert prepare(spec(name, **(defaults | options)), cache=tmp_path) == directory, "defaults may be spelt out"
 
 
-def test_an_option_that_came_later_renames_no_prepared_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    def name(**options: object) -> str:
-        given = spec("kronecker", **options)
-        return registry._key(given, dataset_info(given), None, Path("none"))
-
-    named = {share: name(train=share) for share in (0.6, 0.5)}
-    assert name() == named[0.6] != named[0.5]
-    info = dataset_info(spec("kronecker"))
-    before = replace(info, options={key: value for key, value in info.options.items() if key != "train"})
-    monkeypatch.setattr(registry, "LATER", {})
-    assert registry._key(spec("kronecker"), before, None, Path("none")) == named[0.6]
-
-
 def test_the_full_split_of_planetoids_sets(mine: Path) -> None:
     """All labelled nodes train but those that validate or test; by default only those of the file do."""
     known = raw.known(nodes=30)

@@ -10,11 +10,12 @@ import pytest
 import torch
 from docs.pages import block
 from numpy.typing import NDArray
+from support.ranks import run_ranks
 from torch import Tensor
 
 from harness.check.claims import EXACT_SPEC, difference, train_dense
 from harness.check.graphs import TinyGraphs
-from harness.check.training import Case, RankOutcome, run_ranks, train
+from harness.check.training import Case, RankOutcome, train
 from harness.launch.planner import plan
 from harness.launch.slots import RunOptions
 from harness.models.gnn import GNN

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from docs.pages import block
+from support.ranks import run_ranks
 
 from harness.check.claims import EXACT_SPEC
 from harness.check.graphs import OnDisk, random_graph
-from harness.check.training import Case, RankOutcome, run_ranks, train
+from harness.check.training import Case, RankOutcome, train
 from harness.data.partition import partition_nodes
 from harness.data.partition.cached import ensure_partitioned, partition_table
 from harness.data.prepared import write_graph

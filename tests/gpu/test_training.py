@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.ranks import run_ranks
 from support.training import unsynchronised_epochs
 
 from harness.check.graphs import on_disk, random_graph
-from harness.check.training import Case, run_ranks, train
+from harness.check.training import Case, train
 from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import TrainSpec

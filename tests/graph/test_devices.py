@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from support.fake_device import in_place_of_cuda, is_fake, memory, note_wait, recorded, register
+from support.ranks import run_ranks
 from torch import Tensor
 
-from harness.check.training import run_ranks
 from harness.graph.devices import KINDS, kind_of, upload
 
 Probe = Callable[[Tensor], Any]

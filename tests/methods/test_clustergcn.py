@@ -9,13 +9,14 @@ import pytest
 import torch
 from harness_methods.clustergcn import ClusterGCN, _OwnRows
 from pydantic import ValidationError
+from support.ranks import run_ranks
 from support.subgraphs import Run, assert_bytes, assert_same_training, run_subgraphs
 from support.wire import communicator
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from harness.check.graphs import OnDisk, dense_adjacency, on_disk, random_graph
-from harness.check.training import Case, run_ranks
+from harness.check.training import Case
 from harness.errors import UserError
 from harness.graph.csr import Topology
 from harness.models.gnn import GNN

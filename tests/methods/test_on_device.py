@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.on_device import FAULTS, OnDevice, train_on_both, train_with_fault
+from support.ranks import run_ranks
 from support.tiers import Batches, tiered
 
 from harness.check.graphs import TinyGraphs
-from harness.check.training import Case, RankError, RankOutcome, rank_group, run_ranks
+from harness.check.training import Case, RankError, RankOutcome, rank_group
 from harness.models.layer import ModelSpec
 from harness.runtime.integrity import LOOKED_AT
 from harness.runtime.method import METHODS as REGISTERED

@@ -10,12 +10,13 @@ import pytest
 import scipy.sparse as sp
 import torch
 from support.products import train_and_watch_widths
+from support.ranks import run_ranks
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.check import oracle
 from harness.check.graphs import on_disk, random_graph
-from harness.check.training import Case, run_ranks
+from harness.check.training import Case
 from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.models.layer import KEPT, SPMM_COST, GraphLayer, ModelSpec, Products

@@ -221,22 +221,6 @@ def test_monotone_in_rate_and_latency(measured) -> None:
             assert list(column) == sorted(column)
 
 
-def test_records_from_before_there_were_phases_by_rank(make_record) -> None:
-    """They hold the slowest rank's phases, networks by the name "none", and no key `overlapped`."""
-    rows = [[channel(peer, 1_000_000, 1_000_000), reduction(500_000)] for peer in (1, 0)]
-    times = {"time_forward_s": 0.2, "time_optimize_s": 0.1, "time_comm_s": 0.3, "time_to_target_s": 99.0}
-    record = make_record(
-        result={"epochs": EPOCHS, "epoch_time_s": 0.6, **times},
-        ranks=[{"rank": i, "traffic": own} for i, own in enumerate(rows)],
-    )
-    found = wire_only(record, 8e6)
-    assert (found.compute_s, found.exchange_s, found.reduce_s) == (
-        pytest.approx(0.3),
-        pytest.approx(1),
-        pytest.approx(0.5),
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

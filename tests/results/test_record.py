@@ -113,17 +113,6 @@ def test_unknown_keys_of_the_same_schema_are_ignored(make_record, tmp_path: Path
     assert isinstance(read_record(tmp_path / "record.json"), Record)
 
 
-def test_an_older_record_has_todays_names(make_record) -> None:
-    kept = {"name": "full", "options": {"precompute": False, "narrow": True}}
-    record = Record.model_validate_json(make_record(config={"method": kept}).to_json())
-    assert record.config["method"] == {
-        "name": "full",
-        "options": {"precompute": False, "transform_before_exchange": True},
-    }
-    mine = {"name": "mine", "options": {"narrow": 3}}  # a plugin's own option of that name
-    assert Record.model_validate_json(make_record(config={"method": mine}).to_json()).config["method"] == mine
-
-
 def test_an_edited_record_is_flagged(make_record, tmp_path: Path) -> None:
     record = make_record(result={"test_at_best_val": 0.7, "tiny": 1e-300, "none": None}, flags=["load: noisy"])
     home = ResultStore(tmp_path, "demo").commit(record.trial, record, [{"epoch": 0, "rank": 0, "loss": 0.1}], "")

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from support.ranks import run_ranks
 from support.wire import beside, broken_background
-
-from harness.check.training import run_ranks
 
 STEPS, SIZE = 4, 1000
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from support.on_device import train_captured
+from support.ranks import run_ranks
 
 from harness.check.graphs import TinyGraphs
-from harness.check.training import Case, RankError, run_ranks
+from harness.check.training import Case, RankError
 from harness.errors import UserError
 from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec

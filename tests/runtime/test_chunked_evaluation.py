@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 from support.evaluations import in_strips, most_on_device
+from support.ranks import run_ranks
 from support.tiers import tiered
 
 from harness.check.graphs import on_disk, random_graph
-from harness.check.training import Case, run_ranks
+from harness.check.training import Case
 from harness.graph.csr import CSR
 from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import IN_CHUNKS

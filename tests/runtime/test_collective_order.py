@@ -16,9 +16,10 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from support.ranks import run_ranks
 
 from harness.check.graphs import TinyGraphs
-from harness.check.training import Case, RankOutcome, outcome, run_ranks
+from harness.check.training import Case, RankOutcome, outcome
 from harness.deferred import dist
 from harness.models.layer import ModelSpec
 from harness.runtime.batches import Background

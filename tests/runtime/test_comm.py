@@ -3,9 +3,8 @@ from __future__ import annotations
 import sys
 
 import pytest
+from support.ranks import run_ranks
 from support.wire import large_all_reduce, large_exchange, late_rank, odd_exchanges
-
-from harness.check.training import run_ranks
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the kernel's /proc/net/dev")
 HEADERS = 64 * 1024  # what rendezvous, acknowledgements and TCP/IP headers may add besides 3 %

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from support.evaluations import held_tensors, logits_in_pieces, sizes
+from support.ranks import run_ranks
 
 from harness.check import oracle
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
-from harness.check.training import Case, run_ranks
+from harness.check.training import Case
 from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from support.ranks import run_ranks
 from support.stores import Gathered, Sharded, gather_each, put_and_read, put_twice
 from support.wire import communicator
 
-from harness.check.training import run_ranks
 from harness.runtime.features import HostStore
 
 NODES, WIDTH, ITEM = 60, 5, 4

@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 import torch
 from support.cheats import EACH_S
+from support.ranks import run_ranks
 from support.training import own_cores, run_all_to_the_end, run_to_the_end
 
 from harness.check.graphs import OnDisk, on_disk, random_graph
-from harness.check.training import Case, RankGroup, rank_group, run_ranks, train
+from harness.check.training import Case, RankGroup, rank_group, train
 from harness.graph.partition import HIDDEN
 from harness.models.layer import ModelSpec
 from harness.runtime import rank

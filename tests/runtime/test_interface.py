@@ -5,9 +5,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.ranks import run_ranks
 from support.wire import communicator, verified
 
-from harness.check.training import run_ranks
 from harness.deferred import dist
 from harness.runtime.audit import TrafficCheck
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from support.ranks import run_ranks
 from support.wire import schedulers
 
-from harness.check.training import run_ranks
 from harness.errors import UserError
 from harness.runtime.job import Job, backend_for, join_group, patient_threads
 from harness.runtime.run_config import RunConfig

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.ranks import run_ranks
 from support.training import living_methods, memory_peaks
 
 from harness.check.graphs import OnDisk, on_disk
-from harness.check.training import Case, run_ranks
+from harness.check.training import Case
 from harness.data.registry import generators
 from harness.errors import UserError
 from harness.launch.process import DEFAULTS

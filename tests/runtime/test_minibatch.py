@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from support.ranks import run_ranks
 
 from harness.check.graphs import on_disk, random_graph
-from harness.check.training import Case, run_ranks
+from harness.check.training import Case
 from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 from support.methods import SMALL
+from support.ranks import run_ranks
 from support.training import modules_after
 from torch import Tensor
 from torch.optim import lr_scheduler
 
 from harness.check.graphs import on_disk, random_graph
-from harness.check.training import Case, run_ranks
+from harness.check.training import Case
 from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import learning_rate, light, schedule_of

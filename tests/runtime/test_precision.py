@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.ranks import run_ranks
 
 from harness.check.claims import bytes_differences, lost_bytes
 from harness.check.graphs import TinyGraphs, on_disk, random_graph
 from harness.check.runs import CheckRun, Subject
-from harness.check.training import Case, RankOutcome, run_ranks, train
+from harness.check.training import Case, RankOutcome, train
 from harness.errors import UserError
 from harness.models.functional import ROUNDED_ROWS, Linear
 from harness.models.gnn import GNN

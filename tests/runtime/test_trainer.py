@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.ranks import run_ranks
 from support.training import called_in_no_phase
 
 from harness.check.graphs import on_disk, random_graph
-from harness.check.training import Case, run_ranks
+from harness.check.training import Case
 from harness.graph.partition import Partition
 from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec

@@ -50,13 +50,13 @@ def trials(name: str) -> list[TrialConfig]:
 
 
 def tiny_graph(path: Path) -> None:
-    nodes = np.arange(64)  # in pairs
-    mask = np.ones(64, dtype=bool)
+    nodes = np.arange(256)  # in pairs
+    mask = np.ones(256, dtype=bool)
     np.savez(
         path,
-        indptr=np.arange(65),
+        indptr=np.arange(257),
         indices=(nodes ^ 1).astype(np.int32),
-        feat=np.zeros((64, 3), dtype=np.float32),
+        feat=np.zeros((256, 3), dtype=np.float32),
         label=nodes % 2,
         train_mask=mask,
         val_mask=mask,

@@ -9,10 +9,10 @@ import pytest
 import torch
 from harness_methods.cagnet import rank_groups
 from support.broadcasts import aggregated, broadcasts, directed_graph
+from support.ranks import run_ranks
 
 from harness.check.graphs import dense_adjacency, on_disk
 from harness.check.oracle import propagation_matrix
-from harness.check.training import run_ranks
 from harness.errors import UserError
 from harness.graph.block import MEAN, SYMMETRIC, Propagation
 

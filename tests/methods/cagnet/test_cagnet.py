@@ -12,10 +12,11 @@ import pytest
 import torch
 from harness_methods.cagnet import CAGNET
 from support.broadcasts import directed_graph, group_bits
+from support.ranks import run_ranks
 from support.tiers import Batches, tiered
 
 from harness.check.graphs import on_disk, random_graph
-from harness.check.training import Case, RankOutcome, run_ranks, train
+from harness.check.training import Case, RankOutcome, train
 from harness.errors import UserError
 from harness.models.gnn import GNN
 from harness.models.layer import ModelSpec

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from support.broadcasts import directed_graph, group_bits, sampled_products
+from support.ranks import run_ranks
 
 from harness.check import oracle
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
-from harness.check.training import Case, RankOutcome, run_ranks, train
+from harness.check.training import Case, RankOutcome, train
 from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from support.ranks import run_ranks
 from support.stores import Asked, Sharded, gather_columns
 
-from harness.check.training import run_ranks
 from harness.runtime.features import take
 
 NODES, WIDTH, ITEM = 50, 9, 4

@@ -13,9 +13,10 @@ from harness_methods.dgs import DGS, GuidedBatch
 from harness_methods.dgs.explainer import Guidance
 from support.explanations import learnt_guidance, run_with_faults
 from support.planted import auc, planted
+from support.ranks import run_ranks
 
 from harness.check.graphs import OnDisk, on_disk, random_graph
-from harness.check.training import Case, RankOutcome, run_ranks, train
+from harness.check.training import Case, RankOutcome, train
 from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 

@@ -10,9 +10,10 @@ import torch
 from harness_methods.dgs.explanations import star
 from numpy.testing import assert_allclose, assert_array_equal
 from support.planted import Built, build_each
+from support.ranks import run_ranks
 
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
-from harness.check.training import Case, run_ranks
+from harness.check.training import Case
 from harness.graph.block import MEAN, SYMMETRIC
 from harness.models.layer import ModelSpec
 

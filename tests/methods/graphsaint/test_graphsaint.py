@@ -13,12 +13,13 @@ import torch
 from harness_methods.graphsaint import GraphSAINT
 from pydantic import ValidationError
 from scipy import optimize
+from support.ranks import run_ranks
 from support.subgraphs import Run, assert_bytes, assert_same_training, run_subgraphs
 from support.training import run_to_the_end
 
 from harness import UserError
 from harness.check.graphs import OnDisk, dense_adjacency, on_disk, random_graph
-from harness.check.training import Case, run_ranks
+from harness.check.training import Case
 from harness.models.gnn import GNN
 from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.ranks import run_ranks
 
 from harness.check.graphs import OnDisk, dense_adjacency, on_disk, random_graph
-from harness.check.training import Case, RankOutcome, run_ranks, train
+from harness.check.training import Case, RankOutcome, train
 from harness.models.layer import ModelSpec
 from harness.runtime.run_config import CachePolicy, TrainSpec
 

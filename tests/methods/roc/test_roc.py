@@ -16,10 +16,11 @@ from harness_methods.roc import ROC
 from harness_methods.roc.plan import Trace
 from pydantic import ValidationError
 from support.allocator import allocated
+from support.ranks import run_ranks
 from support.training import run_to_the_end
 
 from harness.check.graphs import OnDisk, on_disk, random_graph
-from harness.check.training import Case, RankOutcome, run_ranks, train
+from harness.check.training import Case, RankOutcome, train
 from harness.models.functional import Linear
 from harness.models.gnn import GNN
 from harness.models.layer import ModelSpec

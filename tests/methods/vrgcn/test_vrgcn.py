@@ -11,10 +11,11 @@ import pytest
 import torch
 from harness_methods.vrgcn import VRGCN, VRGCNOptions
 from support.histories import Remembered, remember
+from support.ranks import run_ranks
 
 from harness.check import oracle
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
-from harness.check.training import Case, run_ranks
+from harness.check.training import Case
 from harness.data.graph import GraphData
 from harness.errors import UserError
 from harness.models.gnn import GNN
