@@ -166,6 +166,10 @@ def answer_sentence(section: Section, name: str) -> str:
     if never:
         names = listed([_named(section, key) for key in never])
         text += f". In {_trained(answer, never)} of training most seeds do not reach it with {names}"
+    if more := answer.open_to_search:
+        every = len(more) == len(answer.rows) - len(answer.open)
+        names = "all others" if every else listed([_named(section, key) for key in more])
+        text += f". After another search of the settings {names} may be as fast, too"
     return f"{text}.{_pays(answer, set(unsure))}"
 
 

@@ -98,7 +98,7 @@ def test_of_two_evaluations_there_is_no_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("spread", "sure"), [(0.01, True), (3.0, False)])
-def test_a_lead_that_another_search_might_turn_is_not_sure(spread: float, sure: bool, tmp_path: Path) -> None:
+def test_a_lead_that_another_search_might_turn_is_said_to_be_one(spread: float, sure: bool, tmp_path: Path) -> None:
     """The time to the target differs from one drawn setting to the next by so many powers of e."""
     view = view_of(tmp_path, 0.6)
     methods = tuple(
@@ -113,12 +113,17 @@ def test_a_lead_that_another_search_might_turn_is_not_sure(spread: float, sure: 
         ) for method in ("graphsage", "full")
     )  # fmt: skip
     searched = Tuning(search="demo-tuning", suite="demo", goal="time_to_target", sampler="random", methods=methods)
-    table = AnswerView(replace(view.section, tuning=searched)).table()
+    section = replace(view.section, tuning=searched)
+    table = AnswerView(section).table()
     assert table is not None
     slow = row(table, next(v.label for v in view.section.variants if v.method == "graphsage"), 2)
-    assert slow.cells[2].note == ("" if sure else "not significant")
+    assert slow.cells[2].note == ""
+    said = answer_sentence(section, "digits")
+    assert ("After another search of the settings" in said) is not sure
+    assert bool(AnswerView(section).open_to_search) is not sure
+    assert "another search" not in answer_sentence(view.section, "digits")
     assert texts(table, slow.label, 2)["Search (h)"] == "2.00"
-    assert ("for another search of the settings too" in table.caption) is True
+    assert "with the settings that the search found" in table.caption
     alone = view.table()
     assert alone is not None
     assert row(alone, slow.label, 2).cells[2].note == ""

@@ -52,7 +52,7 @@ class AnswerView(ReportView):
             f"Time to it ({self.unit[1]})": {key: c for keys in by_parts for key, c in self.written(keys).items()},
             "Behind": {key: cell for keys in by_parts for key, cell in self.distances(keys).items()},
         }
-        search = ", and for another search of the settings too" if self._luck else ""
+        search = ", with the settings that the search found" if self._luck else ""
         return variants_table(
             section,
             self.goal,
@@ -216,9 +216,12 @@ class AnswerView(ReportView):
 
     @cached_property
     def _ahead(self) -> dict[frozenset[Key], Ahead[Key]]:
-        """How every two rows compare, whatever their numbers of parts."""
+        """How every two rows compare, whatever their numbers of parts, with the settings that they have."""
+        return self._compared(())
+
+    def _compared(self, luck: Sequence[float]) -> dict[frozenset[Key], Ahead[Key]]:
         times, looks = {key: self.times[key] for key in self.rows}, self.section.looks
-        found = compare_at_looks(times, looks, self._luck) if looks else compare(times, self._luck)
+        found = compare_at_looks(times, looks, luck) if looks else compare(times, luck)
         return {frozenset((pair.method, pair.over)): self._beyond_doubt(pair) for pair in found}
 
     def _beyond_doubt(self, pair: Ahead[Key]) -> Ahead[Key]:
@@ -229,13 +232,21 @@ class AnswerView(ReportView):
     @cached_property
     def open(self) -> list[Key]:
         """The rows that no other is surely ahead of."""
-        behind = {pair.over for pair in self._ahead.values() if pair.sure}
+        return self._unbeaten(self._ahead)
+
+    def _unbeaten(self, ahead: Mapping[frozenset[Key], Ahead[Key]]) -> list[Key]:
+        behind = {pair.over for pair in ahead.values() if pair.sure}
         return [key for key in self.rows if key not in behind]
+
+    @cached_property
+    def open_to_search(self) -> list[Key]:
+        """The further rows that may be as fast as any after another search of the settings; none without a search."""
+        return [key for key in self._unbeaten(self._compared(self._luck)) if key not in self.open] if self._luck else []
 
     def equal(self, share: float) -> bool:
         """Return whether the times of all rows that are `open` surely differ by less than a share of the shorter."""
         looks = self.section.looks
-        known = leads({key: self.times[key] for key in self.open}, self._luck)
+        known = leads({key: self.times[key] for key in self.open})
         risk = (risk_of_look(len(looks) - 1) if looks else RISK) / max(1, len(known))
         ends = [lead.estimate(risk).high for lead in known]
         return bool(ends) and all(high is not None and high <= math.log1p(share) for high in ends)
