@@ -25,8 +25,8 @@ FRONT = f"""# Findings
 
 {MADE}
 Every method tuned with the same budget, its settings chosen by validation alone, trained again with fresh seeds, and
-judged by the time to a validation score ([tuning.md](tuning.md)): statements about methods with such a budget on this
-machine. How often they err is in [error-rates.md](error-rates.md).
+judged by the time to a validation score ([tuning.md](tuning.md)): statements about the settings that were found, on
+this machine; what another search may change stands after them. How often they err is in [error-rates.md](error-rates.md).
 """
 HEAD = f"""# Findings of {{suite}}
 
