@@ -111,19 +111,10 @@ def _no_handler_is_left(_handlers_at_first: dict[signal.Signals, Any]) -> Iterat
     assert not left, "the test, or a fixture that it began, left a signal's handler"
 
 
-def _turn(test: str) -> int:
-    """Return when a test's file has its turn: one that compiles what most need, then those that need no kernel."""
-    # Processes that begin with tests of the same kernels wait for one another's compilations, one after the other.
-    if test.startswith("tests/check/test_check.py"):
-        return 0
-    folders = ("report", "results", "suite", "claims", "tools", "docs", "trackers", "fuzz")
-    return 1 if test.split("/")[1] in folders else 2
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a GPU, or namespaces, where there is none, with the reason; begin with what takes long."""
     # Of two processes neither is to end long after the other. Keywords would be those of the folders above, too.
-    items.sort(key=lambda item: (item.get_closest_marker("slow") is None, _turn(item.nodeid)))
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for marker, why_not in (("gpu", _no_gpu), ("root", _no_namespaces)):
         marked = [item for item in items if item.get_closest_marker(marker)]
         if marked and (reason := why_not()) is not None:

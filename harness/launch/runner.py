@@ -24,7 +24,7 @@ from harness.launch.runner_process import FAILED, INTERRUPTED, OK
 from harness.launch.slots import Request, RunOptions, Slots, TrialQueue, Turn, is_done
 from harness.results.environment import Measurement, collect
 from harness.results.leases import Leases, Runner
-from harness.results.record import Record, Status, epoch_rows, unlike, without_epochs
+from harness.results.record import Record, Status, as_kept, epoch_rows, unlike, without_epochs
 from harness.results.record_store import ResultStore, kept, kept_suites, records_under
 from harness.results.reduce import flags, mark_load, reduce
 from harness.runtime.checkpoint import CheckpointPlace
@@ -205,7 +205,7 @@ class TrialRunner:
             environment["nodes"] = list(group.nodes)
         # Earlier starts of a rank took time up to the checkpoint that it went on from.
         earlier_s = max((float(rank.get("earlier_s") or 0) for rank in group.ranks), default=0)
-        record = Record(
+        record = as_kept(
             trial=trial.id,
             suite=self.suite.name,
             label=trial.label,

@@ -228,6 +228,14 @@ def digest_of(content: Json) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
+def as_kept(**fields: Any) -> Record:
+    """Return a record as it will be read; ValueError, in one line, if it could not be."""
+    try:
+        return Record.model_validate(finite(fields), context=KEPT)
+    except ValidationError as error:
+        raise ValueError(_first(error, ": ")) from None
+
+
 def read_record(path: Path) -> Record:
     """Read a `record.json`; UserError if it is damaged or of a newer harness, OSError if it cannot be read.
 

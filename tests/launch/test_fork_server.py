@@ -88,7 +88,8 @@ while os.getppid() != {os.getpid()}:  # the runner, once what forked the rank ha
 status = Path("/proc/self/status").read_text().splitlines()
 own = "PPid", "Threads", "SigBlk", "SigIgn", "SigCgt", "Umask", "Cpus_allowed"
 found = {
-    "argv": sys.argv[1:], "name": __name__, "env": dict(os.environ), "cwd": os.getcwd(), "path": sys.path,
+    "argv": sys.argv[1:], "name": __name__, "cwd": os.getcwd(), "path": sys.path,
+    "env": {name: value for name, value in os.environ.items() if name != "HARNESS_BRAND"},
     "safe": sys.flags.safe_path,
     "status": [line for line in status if line.startswith(own)],
     "leads": os.getpid() == os.getsid(0) == os.getpgid(0),

@@ -156,12 +156,12 @@ ODD = {
     "rank: is 1": {"rank": 1},
     "rank: Input should be a valid integer": {"rank": None},
     "summary: Input should be a valid dictionary": {"summary": ["ok"]},
-    "in the runner": {"traffic": 7, "peak_memory_bytes": "much", "inner": {}},
+    "in the runner: ranks: 0.": {"traffic": 7, "peak_memory_bytes": "much", "inner": {}},
     "what its ranks reported cannot be kept: ": {"epochs": [ROW | {"loss": "\ud800"}]},  # no text
 }
 
 
-@pytest.mark.parametrize("reason", tiered(ODD, ["rank: is 1", "in the runner"]))
+@pytest.mark.parametrize("reason", tiered(ODD, ["rank: is 1", "in the runner: ranks: 0."]))
 def test_an_odd_report_is_an_error_of_its_trial_alone(bench: Bench, reason: str) -> None:
     code, told = bench.run({0: json.dumps(ODD[reason])}, only=2)
     assert (code, len(told.records)) == (1, 2)

@@ -493,6 +493,3 @@ def test_arguments_out_of_range() -> None:
     for options in ({"skew": Skew("formula", 4)}, {"local_only": True}):
         with pytest.raises(ValueError, match="local"):
             LayerSampler(graph.topology, MEAN, graph.tables, **options)
-    for sampler in (graph.sampler(), graph.fastgcn()):
-        with pytest.raises(ValueError, match="at least 0"):
-            sampler.sample(np.arange(3), [5, -2], 0)
