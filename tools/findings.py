@@ -26,7 +26,7 @@ FRONT = f"""# Findings
 {MADE}
 Every method tuned with the same budget, its settings chosen by validation alone, trained again with fresh seeds, and
 judged by the time to a validation score ([tuning.md](tuning.md)): statements about the settings that were found, on
-this machine; what another search may change stands after them. How often they err is in [error-rates.md](error-rates.md).
+this machine; what another search may change stands after them. [error-rates.md](error-rates.md) has how often they err.
 """
 HEAD = f"""# Findings of {{suite}}
 
