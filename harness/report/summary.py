@@ -207,11 +207,16 @@ def _trained(answer: AnswerView, keys: Sequence[Key]) -> str:
 
 
 def _named(section: Section, key: Key) -> str:
-    """Name a row; not its number of parts where that of all, or of all but one part's, is the same."""
+    """Name a row; not its number of parts where that of all, or of all but one part's, is the same.
+
+    Of methods that were tuned, settings are not named where each has one row.
+    """
     variant, parts = key
+    alone = section.tuning and len({each.method for each in section.variants}) == len(section.variants)
+    label = variant.method if alone else variant.label
     if parts == 1:
-        return f"{variant.label} on one rank" if len(section.parts) > 1 else variant.label
-    return variant.label if len(set(section.parts) - {1}) == 1 else f"{variant.label} on {parts} ranks"
+        return f"{label} on one rank" if len(section.parts) > 1 else label
+    return label if len(set(section.parts) - {1}) == 1 else f"{label} on {parts} ranks"
 
 
 def _where(section: Section, name: str) -> str:

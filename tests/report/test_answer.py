@@ -121,7 +121,10 @@ def test_a_lead_that_another_search_might_turn_is_said_to_be_one(spread: float, 
     said = answer_sentence(section, "digits")
     assert ("After another search of the settings" in said) is not sure
     assert bool(AnswerView(section).open_to_search) is not sure
-    assert "another search" not in answer_sentence(view.section, "digits")
+    untuned = answer_sentence(view.section, "digits")
+    assert "another search" not in untuned
+    # Each method has one row, with the settings that were found.
+    assert ("graphsage (" in untuned, "graphsage (" in said, "graphsage" in said) == (True, False, True)
     assert texts(table, slow.label, 2)["Search (h)"] == "2.00"
     assert "with the settings that the search found" in table.caption
     alone = view.table()
