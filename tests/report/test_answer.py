@@ -14,6 +14,7 @@ from report.fake import METHODS, write_results
 from report.measured import one_section, row, texts
 
 from harness.report.sections import Section
+from harness.report.summary import _named as named
 from harness.report.summary import answer_sentence
 from harness.report.views.answer import AnswerView
 from harness.results.record_store import record_places
@@ -121,16 +122,24 @@ def test_a_lead_that_another_search_might_turn_is_said_to_be_one(spread: float, 
     said = answer_sentence(section, "digits")
     assert ("After another search of the settings" in said) is not sure
     assert bool(AnswerView(section).open_to_search) is not sure
-    untuned = answer_sentence(view.section, "digits")
-    assert "another search" not in untuned
-    # Each method has one row, with the settings that were found.
-    assert ("graphsage (" in untuned, "graphsage (" in said, "graphsage" in said) == (True, False, True)
+    assert "another search" not in answer_sentence(view.section, "digits")
     assert texts(table, slow.label, 2)["Search (h)"] == "2.00"
     assert "with the settings that the search found" in table.caption
     alone = view.table()
     assert alone is not None
     assert row(alone, slow.label, 2).cells[2].note == ""
     assert "Search (h)" not in alone.columns
+
+
+def test_methods_that_were_tuned_are_named_without_their_settings(tmp_path: Path) -> None:
+    """Where each has one row; two rows of a method are told apart."""
+    write_results(tmp_path, methods=METHODS[:2], parts=(2,), seeds=SEEDS, train={"target": 0.4}, epochs=30)
+    section = one_section(tmp_path)
+    searched = Tuning(search="t", suite="demo", goal="time_to_target", sampler="random", methods=())
+    tuned, key = replace(section, tuning=searched), (section.variants[0], 2)
+    assert named(section, key) == named(tuned, key) == key[0].label != "bns-gcn"
+    alone = [replace(each, variants=section.variants[:1]) for each in (section, tuned)]
+    assert [named(each, key) for each in alone] == [key[0].label, "bns-gcn"]
 
 
 def test_of_trials_that_are_not_timed_nobody_is_the_soonest(tmp_path: Path) -> None:
