@@ -176,8 +176,7 @@ def start_rank(
 ) -> RankProcess:
     """Start a rank, which ends when the pipe that `stdin` reads is closed at the other end."""
     env, own, cores = rank_environment(placement, threads), placement.namespace, placement.cores
-    if brand.limits:
-        env[BRAND] = str(brand.limits[0])
+    env[BRAND] = str(brand.limits[0]) if brand.limits else ""
     before = os.sched_getaffinity(0) if cores and hasattr(os, "sched_getaffinity") else None
     with log_path(job.parent, placement.rank).open("ab") as stream:
         if fork is not None:

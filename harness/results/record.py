@@ -168,7 +168,7 @@ class Record(BaseModel):
     @field_validator(*_SHAPES)
     @classmethod
     def _shaped(cls, value: Any, info: ValidationInfo) -> Any:
-        if info.field_name == "config" or info.context == KEPT:  # what has just ended is kept as it is
+        if info.field_name == "config" or info.context == KEPT:
             try:
                 _SHAPES[info.field_name or ""].validate_python(value)
             except ValidationError as error:
