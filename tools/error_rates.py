@@ -551,7 +551,8 @@ def _searches() -> Iterator[Table]:
     )
     note = (
         "Settings searched with 14 draws a study, a noise of 10 %, 5 seeds; no method is better than another at its "
-        "best settings: what differs is which were drawn."
+        "best settings: what differs is which were drawn. Judged with what another search may change, as the report's "
+        "sentence on it and `harness compare --method` do; its other verdicts are of the settings that were found."
     )
     yield _table("Equal methods are told apart after a search", note, "methods", ways, rows)
     rows = (
