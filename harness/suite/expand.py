@@ -317,14 +317,15 @@ class _Checked:
 
     def fit_nodes(self, trial: TrialConfig, method: type[Method[Any]], nodes: int) -> None:
         """Refuse more parts, or more of what the method counts, than the data set has nodes; defaults always fit."""
-        counts: dict[KeyPath, int] = {("partition", "parts"): trial.partition.parts}
-        for key in method.within_nodes:
-            if (value := trial.method.options[key]) != method.Options.model_fields[key].default:
-                counts[_written_at(self.suite, trial.method.name, key, value)] = value
-        for path, value in counts.items():
-            if value > nodes:
-                message = f"bad value {value}: {trial.dataset.name} has {nodes:,} nodes"
-                self.refuse(path, message, f"at most {nodes}")
+        parts, options, fields = trial.partition.parts, trial.method.options, method.Options.model_fields
+        over: list[tuple[KeyPath, int]] = [(("partition", "parts"), parts)] if parts > nodes else []
+        over += [
+            (_written_at(self.suite, trial.method.name, key, options[key]), options[key])
+            for key in method.within_nodes
+            if nodes < options[key] != fields[key].default
+        ]
+        for path, value in over:
+            self.refuse(path, f"bad value {value}: {trial.dataset.name} has {nodes:,} nodes", f"at most {nodes}")
 
     def _need_validation(self, name: str, trainings: Sequence[TrainSpec]) -> None:
         for key in ("target", "patience"):

@@ -253,14 +253,12 @@ def asha_rungs(seconds: float, curves: Sequence[Curve], target: float | None = N
     """Return where the next trial stops: asynchronous successive halving (Li et al., MLSys 2020, Algorithm 2).
 
     A trial goes on past a rung (a third of the seconds, a ninth, ...) if its score is among the best third of those
-    that came to the rung before it, or had reached the `target` by then. A rung that fewer than three came to stops
-    none.
+    that came to the rung before it, or ended at the `target` sooner. A rung that fewer than three came to stops none.
     """
-    done = [target is not None and curve.time_to(target) is not None for curve in curves]
-    found = []
+    found, end = [], math.inf if target is None else target
     for k in range(RUNGS, 0, -1):
         at = seconds / ETA**k
-        came = [curve for curve, early in zip(curves, done, strict=True) if curve.trained_s >= at or early]
+        came = (curve for curve in curves if curve.trained_s >= at or curve.best() >= end)
         there = sorted((curve.best(at) for curve in came), reverse=True)
         if len(there) >= ETA and (least := there[math.ceil(len(there) / ETA) - 1]) > 0:
             found.append((at, least))
