@@ -10,7 +10,8 @@ COPY . /src
 WORKDIR /src
 RUN python -m venv /opt/harness \
  && /opt/harness/bin/pip install --no-cache-dir --index-url "$TORCH_INDEX" "$(grep '^torch==' constraints.txt)" \
- && /opt/harness/bin/pip install --no-cache-dir -c constraints.txt '.[slurm,ray]'
+ && pip install --no-cache-dir uv==0.13.9 \
+ && uv pip install --no-cache --python /opt/harness/bin/python -c hashes.txt '.[slurm,ray]'
 
 FROM python:3.11-slim-bookworm
 # iproute2: shaped networks (they need --privileged, too).

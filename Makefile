@@ -75,14 +75,16 @@ audit:  ## Look constraints.txt up among known vulnerabilities: asks PyPI of eac
 	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
 	$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
-constraints:  ## Renew constraints.txt: a fresh resolution, on Python 3.11 and Linux x86-64.
+constraints:  ## Renew constraints.txt and hashes.txt: a fresh resolution, on Python 3.11 and Linux x86-64.
 	@set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; \
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "error: give a Python 3.11: PYTHON=...")'; \
 	$(PYTHON) -m venv "$$place/venv"; \
 	"$$place/venv/bin/python" -m pip install --ignore-installed --dry-run --report "$$place/report.json" '.[dev]'; \
 	echo '# Every version that is shipped or tested with; renewed by `make constraints`, never by hand.' > "$$place/new"; \
 	"$$place/venv/bin/python" -c "$$PINS" "$$place/report.json" | LC_ALL=C sort -f >> "$$place/new"; \
-	mv "$$place/new" constraints.txt; wc -l constraints.txt
+	mv "$$place/new" constraints.txt; wc -l constraints.txt; \
+	"$$place/venv/bin/python" -m pip install --quiet packaging; \
+	"$$place/venv/bin/python" -m tools.hashes constraints.txt hashes.txt
 
 # Local builds (+cpu) are not part of a pin, the project is none of its own dependencies.
 define PINS
