@@ -1,4 +1,8 @@
 from .api import run as run
+from .data.imports import load_graph as load_graph
+from .data.imports import save_graph as save_graph
+from .data.imports import to_dgl as to_dgl
+from .data.imports import to_pyg as to_pyg
 from .data.partition import Partitioner as Partitioner
 from .deferred import numba as numba
 from .deferred import numpy as numpy

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from itertools import product
+from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -15,8 +16,6 @@ from harness.cli.terminal import bytes_text, table
 from harness.errors import DataError, UserError, nearest, spelled
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from harness.registry import Registry
     from harness.spec import DatasetSpec, PartitionSpec, PluginSource
 
@@ -153,7 +152,7 @@ def default_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-data_app = typer.Typer(no_args_is_help=True, help="List data sets, get one or describe it.")
+data_app = typer.Typer(no_args_is_help=True, help="List data sets, get or import one, or describe it.")
 data_app.command("list")(datasets)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of `harness list datasets`.")]
 
@@ -202,6 +201,37 @@ def info(name: Name, options: DatasetOption = None, data_dir: DataDir = None) ->
         table(COLUMNS, [(k, type_text(o.type), default_text(o.default), o.summary) for k, o in known.options.items()])
 
 
+@data_app.command("import")
+def import_(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="PyG's .pt, DGL's .bin, OGB's folder, edges as .csv, .tsv, .txt or .parquet, .mtx, scipy's .npz.",
+        ),
+    ],
+    name: Annotated[str | None, option("--name NAME", "Its name in suites.", show_default="the file's")] = None,
+    features: Annotated[
+        Path | None, option("--features FILE", "Its features, [N, F]: .npy, .npz, .pt, .mtx or a table.")
+    ] = None,
+    labels: Annotated[Path | None, option("--labels FILE", "Its labels: classes [N], or 0/1 [N, C].")] = None,
+    splits: Annotated[
+        str | None,
+        option("--splits FILE|SHARES", "train, val, test as .npz, .json or a word a node; or shares: 0.6,0.2,0.2."),
+    ] = None,
+    split: Annotated[int, typer.Option("--split", min=0, help="Which column of masks [N, K].")] = 0,
+    data_dir: DataDir = None,
+) -> None:
+    """Keep a graph that another tool wrote under a name; print what was changed."""
+    from harness.data.formats.imported import read
+    from harness.data.imports import save
+
+    place = use_data_dir(data_dir)
+    own = name or path.name.partition(".")[0]
+    given = {"features": features, "labels": labels, "splits": splits, "split": split}
+    save(own, lambda work: read(path, own, work, **given), place, typer.echo)  # type: ignore[arg-type]
+
+
 PER_PART = ("part", "inner", "boundary", "ratio", "edges", "edges_cut", "train_nodes")
 TOTALS = ("parts", "method", "imbalance", "edge imbalance", "cut edges", "cut share", "volume", "boundary imbalance")
 
@@ -222,6 +252,10 @@ def partition(
             help="Partition the training subgraph only, or the whole graph.",
             show_default="the data set's",
         ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        option("--out DIR", "Keep the partition there: parts.npy (for `method: file`), DGL's partition_meta.json."),
     ] = None,
     options: DatasetOption = None,
     plugin: Plugin = None,
@@ -249,6 +283,8 @@ def partition(
     names = [spelled(part.strip(), known) for part in method.split(",") if part.strip()]
     if unknown := [name for name in names if name not in known]:
         raise UserError(f"unknown partitioner '{unknown[0]}'", key="--method", fix=nearest(unknown[0], known))
+    if out is not None and len(names) * len(counts) > 1:
+        raise UserError(f"{len(names) * len(counts)} partitions", key="--out", fix="one --method and one of --parts")
     fixed = {"objective": objective, "balance": balance, "seed": seed}
     try:
         specs = [
@@ -261,7 +297,8 @@ def partition(
     dataset_spec = DatasetSpec(name=dataset_name(dataset), options=dataset_options(options))
     mode = dataset_info(dataset_spec).inductive if inductive is None else inductive
     graph = prepare(dataset_spec, data_dir=directory)
-    totals = [_show(graph, dataset_spec, spec, mode, plugins.get(("partitioner", spec.method))) for spec in specs]
+    sources = {name: plugins.get(("partitioner", name)) for name in names}
+    totals = [_show(graph, dataset_spec, spec, mode, sources[spec.method], out) for spec in specs]
     table(TOTALS, totals, title=f"{dataset_spec.name}: partitions")
     for spec, row in zip(specs, totals, strict=True):
         if line := boundary_warning(dataset_spec.name, spec, row[-1]):
@@ -269,13 +306,20 @@ def partition(
 
 
 def _show(
-    graph: Path, dataset: DatasetSpec, spec: PartitionSpec, inductive: bool, source: PluginSource | None
+    graph: Path,
+    dataset: DatasetSpec,
+    spec: PartitionSpec,
+    inductive: bool,
+    source: PluginSource | None,
+    out: Path | None,
 ) -> list[Any]:
-    """Print the table of one partition; return its row of the last table."""
-    from harness.data.partition.cached import ensure_partitioned, partition_table
+    """Print the table of one partition, keep it in `out`; return its row of the last table."""
+    from harness.data.partition.cached import ensure_partitioned, export_parts, partition_table
     from harness.data.partition.view import imbalance
 
     views = ensure_partitioned(graph, spec, inductive=inductive, source=source)
+    if out is not None:
+        export_parts(views, dataset.name, spec, out)
     *rows, total = partition_table(views.train)
     rows = [row | {"ratio": row["boundary"] / row["inner"] if row["inner"] else None} for row in rows]
     title = f"{dataset.name}, {spec.method}, {spec.parts} parts" + (", training subgraph" if inductive else "")

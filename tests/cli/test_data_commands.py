@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from launch.tiny import write_ring, write_star
 from support.commands import harness
+
+from harness.data.partition.cached import ensure_partitioned, partition_table
+from harness.data.registry import prepare
+from harness.spec import DatasetSpec, PartitionSpec
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -45,6 +51,28 @@ def test_partition_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None
         "    2  chunk           1               1          2     0.1667       4                   1\n"
         "    3  chunk           1               1          3       0.25       6                   1\n"
     )
+
+
+def test_a_partition_is_kept_as_an_array_and_for_dgl(
+    home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    cut = ("partition", "ring", "--parts", "3", "--method", "random", "--out", str(tmp_path / "out"))
+    code, out, _ = harness(capsys, *cut)
+    assert code == 0
+    parts = np.load(tmp_path / "out" / "parts.npy")
+    assert (parts.dtype, np.bincount(parts).tolist()) == (np.int32, [4, 4, 4])
+    assert [int(line) for line in (tmp_path / "out" / "_N.txt").read_text().splitlines()] == parts.tolist()
+    meta = json.loads((tmp_path / "out" / "partition_meta.json").read_text())
+    assert meta == {"graph_name": "ring", "algo_name": "random", "num_parts": 3, "version": "1.0.0"}
+    # It comes back as one's own vector, and cuts the graph as before.
+    spec = PartitionSpec(parts=3, method="file", file=tmp_path / "out" / "parts.npy")
+    graph = prepare(DatasetSpec(name="ring"), data_dir=home / "data")
+    rows = partition_table(ensure_partitioned(graph, spec, inductive=False).train)
+    assert [[str(row[key]) for key in ("inner", "boundary", "edges", "edges_cut")] for row in rows[:-1]] == [
+        [line.split()[at] for at in (1, 2, 4, 5)] for line in out.splitlines()[2:5]
+    ]
+    code, _, err = harness(capsys, *cut[:2], "--parts", "2,3", *cut[4:])
+    assert (code, err) == (2, "error: --out: 2 partitions (one --method and one of --parts)\n")
 
 
 def test_unbalanced_boundaries_are_shown_and_warned_of(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

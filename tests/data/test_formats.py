@@ -72,8 +72,10 @@ NEUTRAL_FAULTS = {
     "outside 0..19": {"indices": np.full(4, 20, np.int32)},
     "features have 19 rows": {"feat": np.zeros((19, 2), np.float32)},
     "expected numbers [20, any]": {"feat": np.zeros(20, np.float32), "match": "expected numbers [any, any]"},
-    "features of row 7 are not finite numbers": {"feat": np.where(np.arange(20)[:, None] == 7, np.nan, [[1.0, 2.0]])},
-    "features of row 9 hold a number too large for float32": {
+    "the feature of row 7, column 0 is not a finite number": {
+        "feat": np.where(np.arange(20)[:, None] == 7, np.nan, [[1.0, 2.0]])
+    },
+    "the feature of row 9, column 0 is too large for float32": {
         "feat": np.where(np.arange(20)[:, None] == 9, 1e300, [[1.0, 2.0]])
     },
     "labels have no column": {"label": np.zeros((20, 0), np.uint8)},

@@ -87,9 +87,10 @@ def spool_features(chunks: Iterable[Array], shape: tuple[int, int], work: Path, 
                     values = chunk.astype(np.float32, copy=False)
                 if not (fine := np.isfinite(values).all(axis=1)).all():
                     row = int(np.argmin(fine))
+                    column = int(np.argmin(np.isfinite(values[row])))
                     large = np.isfinite(chunk[row]).all()
-                    what = "hold a number too large for float32" if large else "are not finite numbers"
-                    raise DataError(f"features of row {rows + row} {what}", file=file)
+                    what = "is too large for float32" if large else "is not a finite number"
+                    raise DataError(f"the feature of row {rows + row}, column {column} {what}", file=file)
                 append(values)
                 rows += len(values)
     except ValueError as error:
@@ -127,7 +128,7 @@ def csv_chunks(file: Path, dtype: Any, rows: int, columns: int, separator: str =
     """
     import pandas as pd
 
-    text = _Text(file, rows * columns * NUMBER + SMALL, columns * NUMBER + 1024)
+    text = PackedText(file, rows * columns * NUMBER + SMALL, columns * NUMBER + 1024)
     with reading(file, "rows of numbers, gzipped"), text, io.BufferedReader(text, SMALL) as stream:
         table = pd.read_csv(stream, header=None, dtype=dtype, comment="#", sep=separator, iterator=True)
         step, found = 1, 0
@@ -142,7 +143,7 @@ def csv_chunks(file: Path, dtype: Any, rows: int, columns: int, separator: str =
                 step = max(1, min(_CSV_ROWS, _STEP // values.shape[1]))
 
 
-class _Text(io.RawIOBase):
+class PackedText(io.RawIOBase):
     """The text of a gzipped file; DataError for more bytes of it, or in a line, than were expected."""
 
     def __init__(self, file: Path, most: int, line: int) -> None:
@@ -152,9 +153,11 @@ class _Text(io.RawIOBase):
         self._text: gzip.GzipFile | None = None
 
     def readable(self) -> bool:
+        """See `io.RawIOBase`."""
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """See `io.RawIOBase`; DataError where there is too much text."""
         if self._text is None:
             self._packed = open_regular(self._file)
             self._text = gzip.GzipFile(fileobj=self._packed)
@@ -171,6 +174,7 @@ class _Text(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
+        """See `io.RawIOBase`."""
         for stream in (self._text, self._packed):
             if stream is not None:
                 stream.close()

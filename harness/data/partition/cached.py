@@ -25,7 +25,7 @@ from harness.data.prepared import (
     to_stderr,
 )
 from harness.deferred import numpy as np
-from harness.errors import DataError, UserError
+from harness.errors import DataError, UserError, writing
 from harness.files import RECORD, read_text, write_whole
 from harness.spec import PartitionSpec, PluginSource
 
@@ -120,6 +120,21 @@ def find_partitioned(
 def partition_fingerprint(paths: PartitionPaths) -> str:
     """Return hex digits that say which part each node of the data set is in."""
     return content_hash(paths.full, ["parts.npy"], "fingerprint.json")[:FINGERPRINT_DIGITS]
+
+
+def export_parts(paths: PartitionPaths, name: str, spec: PartitionSpec, directory: Path) -> None:
+    """Write which part each node is in, as one array and as DGL's tools that distribute a graph read it.
+
+    In `directory`: `parts.npy`, int32 [N]; `_N.txt`, a number a line, and `partition_meta.json` (DGL's user guide, 7.1,
+    "Data Preprocessing"). Raises OSError where they cannot be written.
+    """
+    parts = np.load(paths.full / "parts.npy")
+    meta = {"graph_name": name, "algo_name": spec.method, "num_parts": spec.parts, "version": "1.0.0"}
+    with writing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        np.save(directory / "parts.npy", parts)
+        write_whole(directory / "_N.txt", "".join(f"{part}\n" for part in parts.tolist()))
+        write_whole(directory / "partition_meta.json", json.dumps(meta))
 
 
 def partition_table(view_dir: Path) -> list[dict[str, Any]]:
