@@ -14,6 +14,7 @@ from fuzz.watch import Tally
 
 NAMES = (
     *("suite", "options", "neutral", "ogb-csv", "ogb-binary", "dgl-reddit", "graphsaint", "planetoid", "mislove"),
+    *(f"import-{kind}" for kind in ("csv", "csv-gz", "parquet", "mtx", "npz", "pt")),
     *("archive", "parts", "record", "epochs", "beside", "claims", "leases", "rendezvous"),
 )
 

@@ -8,6 +8,7 @@ from harness.data.formats import planetoid
 from harness.data.formats.published import read_dgl_reddit, read_graphsaint, read_mislove, read_ogb
 
 from .of_data import ArchiveTarget, NeutralTarget, PartsTarget, format_target, write_mislove
+from .of_imports import IMPORTS
 from .of_nodes import RendezvousTarget
 from .of_results import BesideTarget, ClaimsTarget, EpochsTarget, LeaseTarget, RecordTarget
 from .of_suites import OptionsTarget, SuiteTarget
@@ -25,6 +26,7 @@ TARGETS: tuple[type[Target], ...] = (
         "planetoid", "cora", lambda folder, graph: raw.write_planetoid(folder, "cora", graph), planetoid.read
     ),
     format_target("mislove", "youtube", write_mislove, read_mislove),
+    *IMPORTS,
     ArchiveTarget,
     PartsTarget,
     RecordTarget,
