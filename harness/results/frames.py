@@ -38,11 +38,14 @@ def load_results(path: Path | str) -> pd.DataFrame:
 def load_epochs(path: Path | str) -> pd.DataFrame:
     """Return one row an epoch and rank of every trial under `path` (as for `load_results`).
 
-    Columns `suite`, `trial`, `epoch` (from 0), `rank`, `epoch_time_s`, `time_<phase>_s`, `bytes_<purpose>`
-    (sent by this rank in this epoch), `loss`, `lr`, scores (NaN where not evaluated), and the method's own
-    metrics as `stat_<name>`.
+    Columns `suite`, `trial`, the trial's `dataset`, `label`, `method`, `parts`, `network` and `seed`, `epoch` (from 0),
+    `rank`, `epoch_time_s`, `time_<phase>_s`, `bytes_<purpose>` (sent by this rank in this epoch), `loss`, `lr`, scores
+    (NaN where not evaluated), and the method's own metrics as `stat_<name>`.
     """
-    return _epochs(_latest(read_records(Path(path))))
+    found = _latest(read_records(Path(path)))
+    epochs, of_trial = _epochs(found), ["dataset", "label", "method", "parts", "network", "seed"]
+    rows = pd.DataFrame([row_of(record) for record in found.values()], columns=["suite", "trial", *of_trial])
+    return epochs[["suite", "trial"]].merge(rows, how="left").join(epochs.drop(columns=["suite", "trial"]))
 
 
 def edited(places: Iterable[Path]) -> list[str]:

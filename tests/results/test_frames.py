@@ -132,7 +132,8 @@ def test_nothing_yet_is_an_empty_frame_with_the_columns(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "demo"):
         assert list(load_results(path).columns) == list(METRICS)
         assert len(load_results(path)) == 0
-        assert list(load_epochs(path).columns) == list(EPOCH_COLUMNS)
+        of_trial = ("dataset", "label", "method", "parts", "network", "seed")
+        assert tuple(load_epochs(path).columns) == (*EPOCH_COLUMNS[:2], *of_trial, *EPOCH_COLUMNS[2:])
     with pytest.raises(UserError, match="no such directory of results"):
         load_results(tmp_path / "missing")
 
@@ -149,6 +150,13 @@ def test_epochs_keep_numbers_and_stats(root: Path) -> None:
     assert frame["stat_how"].tolist()[1] == "all"
     assert "stats" not in frame.columns
     assert math.isnan(frame["loss"][1])
+
+
+def test_rows_of_epochs_name_their_trial(root: Path) -> None:
+    rows = load_results(root).set_index(["suite", "trial"])
+    of_trial = ["dataset", "label", "method", "parts", "network", "seed"]
+    for each in load_epochs(root).to_dict("records"):
+        assert [each[name] for name in of_trial] == rows.loc[(each["suite"], each["trial"]), of_trial].tolist()
 
 
 def test_a_score_never_taken_is_a_column_of_nan(tmp_path: Path, make_record) -> None:
