@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from harness.data.graph import Array
 from harness.data.prepared import chunk_rows, npy_chunks, read_header
@@ -96,15 +97,26 @@ class Published:
     info: DatasetInfo
     format: str  # key of `formats.published.READERS`
     marker: str  # a file (or directory) by which a directory is known to hold the raw files
-    urls: tuple[str, ...] = ()  # direct links; without any, `by_hand` has what to do
-    page: str = ""  # of a set without direct links: where its links are
-    files: tuple[str, ...] = ()  # of such a set: the ones that the reader needs
+    urls: tuple[str, ...] = ()  # direct links, each with `#NAME` where its path does not end in the file's name
+    mirrors: tuple[tuple[str, ...], ...] = ()  # other links, for where those fail
+    page: str = ""  # of a set without direct links: where its files are
+    files: tuple[str, ...] = ()  # the ones that the reader needs, where they are not the links'
     folders: tuple[str, ...] = ()  # other names of the raw directory
 
     @property
     def by_hand(self) -> str:
-        """What a user does to get files without a direct link."""
-        return f"Download from {self.page} into $HARNESS_DATA/{self.info.name}; files needed: {', '.join(self.files)}"
+        """What a user does to get files that no link brings."""
+        links = [url for urls in (self.urls, *self.mirrors) for url in urls]
+        files = self.files or [file_name(url) for url in self.urls]
+        unpacked = ", unpacked" if any(file.endswith(".zip") for file in files) else ""
+        where = f"{self.page or ' '.join(links)} into $HARNESS_DATA/{self.info.name}"
+        return f"Download from {where}; files needed: {', '.join(files)}{unpacked}"
+
+
+def file_name(url: str) -> str:
+    """Return what the file of a link is called."""
+    parts = urlsplit(url)
+    return parts.fragment or PurePosixPath(parts.path).name
 
 
 Sizes = tuple[int, int, int, int]  # nodes, edges, features, classes
@@ -129,7 +141,23 @@ _PLANETOID_PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
 _OGB_URL = "http://snap.stanford.edu/ogb/data/nodeproppred"
 _DGL_URL = "https://data.dgl.ai/dataset"
 _MISLOVE_URL = "http://socialnetworks.mpi-sws.mpg.de/data"
-_DRIVE = "https://github.com/GraphSAINT/GraphSAINT (Google Drive, no direct link)"
+_DRIVE = "https://drive.usercontent.google.com/download?id={}&confirm=t#{}"
+_DRIVE_FOLDER = "https://drive.google.com/drive/folders/1zycmmDES39zVlbVCYs88JTJ1Wm5FbfLz (Google Drive)"
+# Of GRAPHSAINT_FILES, as PyG's data sets name them.
+_DRIVE_IDS = {
+    "amazon": (
+        *("17qhNA8H1IpbkkR-T2BmPQm8QNW5do-aa", "10SW8lCvAj-kb6ckkfTOC5y0l8XXdtMxj"),
+        *("1LIl4kimLfftj4-7NmValuWyCQE8AaE7P", "1npK9xlmbnjNkV80hK2Q68wTEVOFjnt4K"),
+    ),
+    "yelp": (
+        *("1Juwx8HtDwSzmVIJ31ooVa1WljI4U5JnA", "1Zy6BZH_zLEjKlEFSduKE5tV9qqA_8VtM"),
+        *("1VUcBGr0T0-klqerjAjxRmAqFuld_SMWU", "1NI5pa5Chpd-52eSmLW60OnB3WS5ikxq_"),
+    ),
+    "flickr": (
+        *("1crmsTbd1-2sEXsGwa2IKnIB7Zd3TmUsy", "1join-XdvX3anJU_MLVtick7MgeAQiWIZ"),
+        *("1uxIkbtg5drHTsKt-PAsZZ4_yJmgFmle9", "1htXCtuktuCW8TR8KiKfrFDAxUgekQoV7"),
+    ),
+}
 GRAPHSAINT_FILES = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
 
 
@@ -145,11 +173,13 @@ def _planetoid(name: str, sizes: Sizes, size: int) -> Published:
     return Published(info, "planetoid", f"ind.{name}.graph", urls)
 
 
-def _graphsaint(name: str, sizes: Sizes, *, mirror: bool, multilabel: bool = True) -> Published:
+def _graphsaint(name: str, sizes: Sizes, *, dgl: bool = False, multilabel: bool = True) -> Published:
     source = "GraphSAINT (Zeng et al. 2020), github.com/GraphSAINT/GraphSAINT, no licence stated for the data"
     info = _info(name, sizes, source, multilabel=multilabel, inductive=True, normalize="standard")
-    urls = (f"{_DGL_URL}/{name}.zip",) if mirror else ()
-    return Published(info, "graphsaint", "adj_full.npz", urls, "" if mirror else _DRIVE, GRAPHSAINT_FILES)
+    drive = tuple(map(_DRIVE.format, _DRIVE_IDS.get(name, ()), GRAPHSAINT_FILES))
+    urls, mirrors = ((f"{_DGL_URL}/{name}.zip",), (drive,)) if dgl else (drive, ())
+    page = "" if urls else _DRIVE_FOLDER
+    return Published(info, "graphsaint", "adj_full.npz", urls, mirrors, page, GRAPHSAINT_FILES)
 
 
 def _ogb(name: str, file: str, sizes: Sizes, size: int, licence: str) -> Published:
@@ -171,10 +201,10 @@ def published() -> dict[str, Published]:
         _ogb("ogbn-products", "products", (2_449_029, 123_718_280, 100, 47), 1_480_000_000, "Amazon licence"),
         _ogb("ogbn-arxiv", "arxiv", (169_343, 2_315_598, 128, 40), 85_000_000, "ODC-BY"),
         _ogb("ogbn-papers100m", "papers100M-bin", (111_059_956, 3_231_371_744, 128, 172), 60_000_000_000, "ODC-BY"),
-        _graphsaint("yelp", (716_847, 13_954_819, 300, 100), mirror=True),
-        _graphsaint("amazon", (1_569_960, 264_339_468, 200, 107), mirror=False),
-        _graphsaint("flickr", (89_250, 899_756, 500, 7), mirror=True, multilabel=False),
-        _graphsaint("ppi", (14_755, 450_540, 50, 121), mirror=False),
+        _graphsaint("yelp", (716_847, 13_954_819, 300, 100), dgl=True),
+        _graphsaint("amazon", (1_569_960, 264_339_468, 200, 107)),
+        _graphsaint("flickr", (89_250, 899_756, 500, 7), dgl=True, multilabel=False),
+        _graphsaint("ppi", (14_755, 450_540, 50, 121)),
         Published(youtube, "mislove", "youtube-links.txt.gz", youtube_urls),
         _planetoid("cora", (2_708, 10_556, 1_433, 7), 572_444),
         _planetoid("citeseer", (3_327, 9_104, 3_703, 6), 1_036_188),

@@ -1,7 +1,7 @@
 """Raw files from their publishers' servers, whole or not at all; a download that breaks off is gone on with.
 
-Every set is a direct link. OGB's too: its own loader asks questions on standard input and caches its result as a
-pickle. pooch, too, starts a broken download of gigabytes from the beginning.
+All sets but ppi have direct links, some at a second server, too. OGB's own loader is not used: it asks questions on standard
+input and caches its result as a pickle. pooch starts a broken download of gigabytes from the beginning.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import shutil
 import stat
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from harness.data.catalog import Bounds, Published
+from harness.data.catalog import Bounds, Published, file_name
 from harness.data.formats import reading
 from harness.data.prepared import atomic_directory, locked, seal
 from harness.errors import DataError, DataUnavailable, UserError
@@ -32,8 +33,8 @@ def fetch(entry: Published, target: Path) -> Path:
     """Download the files of a published set to the directory `target`, unpacked; nothing if it is there.
 
     Raises:
-        DataUnavailable: the server cannot be reached, or there is no direct link.
-        DataError: the server has no such file, sent part of it, or sent something else.
+        DataUnavailable: no server can be reached, or there is no direct link.
+        DataError: the first server has no such file, sent part of it, or sent something else, and no other had it.
         UserError: the disk is too small.
     """
     name = entry.info.name
@@ -44,18 +45,33 @@ def fetch(entry: Published, target: Path) -> Path:
             return target
         parts = target.with_name(f".{target.name}.part")
         parts.mkdir(parents=True, exist_ok=True)
-        with atomic_directory(target) as work:
-            for url in entry.urls:
-                _fetch_one(url, work, name, parts)
-            if not (work / entry.marker).exists():
-                raise DataError(f"has no '{entry.marker}', which {name} should have", file=entry.urls[0])
-            seal(work, "*")  # not every publisher gives checksums: later the files are compared with these
-        shutil.rmtree(parts)
-    return target
+        failed = list[DataError | DataUnavailable]()
+        for urls in (entry.urls, *entry.mirrors):
+            try:
+                _fetch_from(urls, entry, target, parts)
+            except (DataError, DataUnavailable) as error:
+                failed.append(error)
+            else:
+                shutil.rmtree(parts)
+                return target
+    first = next((error for error in failed if isinstance(error, DataError)), None)
+    if first is None:
+        raise DataUnavailable(f"{name}: no server can be reached", entry.by_hand) from failed[0]
+    fixes = (first.fix, f"by hand: {entry.by_hand}")
+    raise DataError(first.message, file=first.file, fix="; ".join(filter(None, fixes))) from first
+
+
+def _fetch_from(urls: Sequence[str], entry: Published, target: Path, parts: Path) -> None:
+    with atomic_directory(target) as work:
+        for url in urls:
+            _fetch_one(url, work, entry.info.name, parts)
+        if not (work / entry.marker).exists():
+            raise DataError(f"has no '{entry.marker}', which {entry.info.name} should have", file=urls[0])
+        seal(work, "*")  # not every publisher gives checksums: later the files are compared with these
 
 
 def _fetch_one(url: str, work: Path, name: str, parts: Path) -> None:
-    file = work / Path(urlsplit(url).path).name
+    file = work / file_name(url)
     _request(url, parts / file.name, name).rename(file)
     with file.open("rb") as stream:
         head = stream.read(256).lstrip().lower()

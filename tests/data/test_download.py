@@ -5,18 +5,20 @@ from __future__ import annotations
 import io
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 from support import raw_formats as raw
 
 from harness.data import download, registry
-from harness.data.catalog import Published, published
+from harness.data.catalog import GRAPHSAINT_FILES, Published, file_name, published
 from harness.data.download import fetch
+from harness.data.graph import GraphData
 from harness.data.prepared import open_graph
 from harness.data.registry import prepare
 from harness.errors import DataError, DataUnavailable
@@ -32,6 +34,8 @@ class Server:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.cut: dict[str, int] = {}
+        self.moved: dict[str, str] = {}  # redirects
+        self.too_long = 0  # bytes that are announced and do not come
         self.requests: list[str] = []
         self.version = ""
         self.sent: list[int] = []  # bytes of each answer
@@ -40,6 +44,11 @@ class Server:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 outer.requests.append(self.path)
+                if (place := outer.moved.get(self.path)) is not None:
+                    self.send_response(303)
+                    self.send_header("Location", place)
+                    self.end_headers()
+                    return
                 body = outer.files.get(self.path)
                 if body is None:
                     self.send_error(404)
@@ -53,7 +62,7 @@ class Server:
                 self.send_response(206 if begin else 200)
                 if outer.version:
                     self.send_header("ETag", outer.version)
-                self.send_header("Content-Length", str(whole - begin))
+                self.send_header("Content-Length", str(whole - begin + outer.too_long))
                 self.end_headers()
                 outer.sent.append(len(body[begin : outer.cut.get(self.path)]))
                 self.wfile.write(body[begin : outer.cut.get(self.path)])
@@ -253,8 +262,109 @@ def test_a_whole_archive_of_unreadable_files_is_kept_and_told(
 
 def test_no_server_and_no_link_are_unavailable(server: Server, reddit: Published, tmp_path: Path) -> None:
     closed = replace(reddit, urls=("http://127.0.0.1:9/reddit.zip",))
-    with pytest.raises(DataUnavailable, match="cannot reach 127"):
+    with pytest.raises(DataUnavailable) as error:
         fetch(closed, tmp_path / "t")
+    by_hand = (
+        "Download from http://127.0.0.1:9/reddit.zip into $HARNESS_DATA/reddit; files needed: reddit.zip, unpacked"
+    )
+    assert str(error.value) == f"reddit: no server can be reached. {by_hand}"
     assert not (tmp_path / "t").exists()
-    with pytest.raises(DataUnavailable, match=r"Google Drive.*HARNESS_DATA/amazon"):
-        fetch(published()["amazon"], tmp_path / "t")
+    with pytest.raises(DataUnavailable, match=r"Google Drive.*HARNESS_DATA/ppi; files needed: adj_full.npz, feats.npy"):
+        fetch(published()["ppi"], tmp_path / "t")
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "dgl_reddit": lambda folder: raw.write_dgl_reddit(folder, raw.known()),
+    "ogb": lambda folder: raw.write_ogb_csv(folder, raw.known()),
+    "graphsaint": lambda folder: raw.write_graphsaint(folder, raw.known()),
+    "mislove": lambda folder: raw.write_mislove(folder, raw.one_way(raw.known()).T + 1, raw.one_way(raw.known()).T + 1),
+}
+SERVED = [name for name, entry in published().items() if entry.urls]
+
+
+def play(server: Server, name: str, folder: Path) -> Published:
+    """Serve a small set as its publishers do, each link under its own path; return the entry with the links."""
+    entry = published()[name]
+    folder.mkdir()
+    if entry.format == "planetoid":
+        raw.write_planetoid(folder, name, raw.known())
+    elif name == "ogbn-papers100m":
+        raw.write_ogb_binary(folder, raw.known())
+    else:
+        WRITERS[entry.format](folder)
+
+    def served(url: str) -> str:
+        parts = urlsplit(url)
+        path, file = f"{parts.path}?{parts.query}" if parts.query else parts.path, file_name(url)
+        server.files[path] = zipped(folder) if file.endswith(".zip") else (folder / file).read_bytes()
+        return f"{server.url}{path}{f'#{parts.fragment}' if parts.fragment else ''}"
+
+    mirrors = tuple(tuple(map(served, urls)) for urls in entry.mirrors)
+    return replace(entry, urls=tuple(map(served, entry.urls)), mirrors=mirrors)
+
+
+def trained_on(name: str, entry: Published, cache: Path, monkeypatch: pytest.MonkeyPatch) -> GraphData:
+    monkeypatch.setattr(registry, "published", lambda: {name: entry})
+    monkeypatch.delenv("HARNESS_DATA", raising=False)
+    return open_graph(prepare(DatasetSpec(name=name, options={"normalize": "none"}), cache=cache, download=True))
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_each_set_of_the_catalogue_arrives(
+    server: Server, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = play(server, name, tmp_path / "made")
+    graph = trained_on(name, entry, tmp_path / "cache", monkeypatch)
+    assert graph.nodes == raw.known().features.shape[0]
+    assert len(server.requests) == len(entry.urls)
+
+
+QUOTA = b"<!DOCTYPE html><html><head><title>Google Drive - Quota exceeded</title>"
+
+
+@pytest.mark.parametrize("fault", ["gone", "page", "moved", "short", "unreachable"])
+def test_a_second_server_is_asked_where_the_first_fails(
+    server: Server, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = play(server, "flickr", tmp_path / "made")
+    (zip_path,) = (path for path in server.files if path.endswith(".zip"))
+    whole = server.files[zip_path]
+    if fault == "gone":
+        del server.files[zip_path]
+    elif fault == "page":
+        server.files[zip_path] = QUOTA
+    elif fault == "moved":
+        server.moved[zip_path] = "/elsewhere"
+        server.files["/elsewhere"] = QUOTA
+    elif fault == "short":
+        server.cut[zip_path] = len(whole) // 2
+    else:
+        entry = replace(entry, urls=("http://127.0.0.1:9/flickr.zip",))
+    graph = trained_on("flickr", entry, tmp_path / "cache", monkeypatch)
+    np.testing.assert_array_equal(graph.features, raw.known().features)
+    assert sum("confirm=t" in path for path in server.requests) == len(GRAPHSAINT_FILES)
+
+
+def test_a_redirect_is_followed_and_a_wrong_size_is_not_taken(
+    server: Server, reddit: Published, tmp_path: Path
+) -> None:
+    server.moved["/reddit.zip"], server.files["/there"] = "/there", server.files["/reddit.zip"]
+    prepare(SPEC, cache=tmp_path / "one", download=True)
+    server.too_long = 7
+    with pytest.raises(DataError, match="before the end"):
+        prepare(SPEC, cache=tmp_path / "two", download=True)
+
+
+def test_where_every_server_fails_a_line_says_what_to_do_by_hand(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = play(server, "flickr", tmp_path / "made")
+    for path in server.files:
+        server.files[path] = QUOTA
+    with pytest.raises(DataError) as error:
+        trained_on("flickr", entry, tmp_path / "cache", monkeypatch)
+    said = str(error.value)
+    assert "the server sent a web page instead of the file" in said
+    for part in (entry.urls[0], *entry.mirrors[0], "$HARNESS_DATA/flickr", *GRAPHSAINT_FILES):
+        assert part in said
+    assert "\n" not in said
