@@ -1,7 +1,7 @@
 """Raw files from their publishers' servers, whole or not at all; a download that breaks off is gone on with.
 
-All sets but ppi have direct links, some at a second server, too. OGB's own loader is not used: it asks questions on standard
-input and caches its result as a pickle. pooch starts a broken download of gigabytes from the beginning.
+All sets but ppi have direct links, some at a second server, too. OGB's own loader is not used: it asks questions on
+standard input and caches its result as a pickle. pooch starts a broken download of gigabytes from the beginning.
 """
 
 from __future__ import annotations

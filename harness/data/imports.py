@@ -358,7 +358,7 @@ def _labels(loose: Loose, nodes: int, changes: list[str]) -> tuple[Array, int, b
 
 def _masks(loose: Loose, nodes: int, labels: Array, split: int, changes: list[str]) -> list[Array]:
     given = loose.splits
-    if given is None or not len(given):
+    if given is None or (isinstance(given, Mapping) and not given):
         raise DataError("has no split", fix=f"give masks or numbers of nodes for train, val and test; {_DRAW}")
     if not isinstance(given, Mapping):
         return _drawn(given, labels, changes)
@@ -392,7 +392,10 @@ def _mask(given: Any, part: str, nodes: int, split: int, where: Path) -> Array:
 
 
 def _drawn(shares: Sequence[float], labels: Array, changes: list[str]) -> list[Array]:
-    given = [float(each) for each in shares]
+    try:
+        given = [float(each) for each in shares]
+    except (TypeError, ValueError):
+        raise DataError("splits are neither sets nor shares", fix=f"give train, val and test; {_DRAW}") from None
     if len(given) != 3 or min(given) < 0 or not 0 < given[0] <= math.fsum(given) <= 1 + 1e-9:
         raise DataError(f"splits are {given}, expected shares of train, val and test, at most 1 together")
     known = np.flatnonzero(labels >= 0) if labels.ndim == 1 else np.arange(len(labels))

@@ -181,6 +181,7 @@ BAD = {
     "train has 39 entries": {"splits": {"train": np.ones(39, bool)}},
     "split 2 of 2": {"splits": {"train": np.ones((N, 2), bool)}, "split": 2},
     "expected shares of train, val and test": {"splits": (0.9, 0.2, 0.1)},
+    "splits are neither sets nor shares": {"splits": 0.5},
     "149 weights, the graph has": {"weights": np.ones(149)},
     "the weight of edge 2 is -1.0": {"weights": np.where(np.arange(EDGES.shape[1]) == 2, -1.0, 1.0)},
 }  # fmt: skip
@@ -367,6 +368,13 @@ def test_a_packed_line_without_end_is_refused(place: Path, capsys: pytest.Captur
     code, _, err = run(capsys, "data", "import", place / "a.csv.gz", *write_arrays(place))
     assert (code, err.count("\n")) == (2, 1)
     assert "has a line of more than 16777216 bytes" in err
+
+
+def test_a_split_in_json_is_an_object(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, arrays = edge_files(place)["named.csv"], write_arrays(place)
+    (place / "s.json").write_text("[0.6, {}, 0.2]")
+    code, _, err = run(capsys, "data", "import", path, *arrays)
+    assert (code, err) == (2, 'error: s.json: is a list, expected {"train": [...], "val": [...], "test": [...]}\n')
 
 
 @pytest.mark.timeout(60)

@@ -288,8 +288,10 @@ def _splits(given: str) -> Any:
         return [float(each) for each in shares]
     path = Path(given)
     if path.suffix == ".json":
-        with reading(path, '{"train": [...], "val": [...], "test": [...]}'):
-            return json.loads(read_bytes(path, _LARGEST))
+        with reading(path, sets := '{"train": [...], "val": [...], "test": [...]}'):
+            if not isinstance(found := json.loads(read_bytes(path, _LARGEST)), dict):
+                raise DataError(f"is a {type(found).__name__}, expected {sets}", file=path)
+            return found
     if path.suffix == ".npz":
         with Npz(path) as npz:
             return {part: npz.array(part, "n", (None,)) for part in ("train", "val", "valid", "test") if part in npz}
