@@ -16,6 +16,7 @@ from harness.runtime.run_config import MethodSpec
 from harness.spec import DatasetSpec
 from harness.suite.expand import expand
 from harness.suite.schema import Suite
+from harness.suite.sections import NetworkSpec
 
 V = TypeVar("V")
 SCALES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
@@ -25,6 +26,7 @@ AROUND_S = 3.5  # of a trial, around its training: processes, graph, evaluations
 LEAST_S = 2.0  # that a trial trains
 LEAST_SEEDS = 4  # of fewer, scores of so few validation nodes distinguish little
 EVAL_EVERY = 2
+RATE = "1gbit"
 LEAST_LR = 0.01  # seconds of training have few steps
 LEAST: Mapping[str, int] = {
     "batch_size": 128, "sizes": 128, "size": 256, "frontier": 32, "clusters": 20, "per_batch": 1,
@@ -36,9 +38,10 @@ def suite_of_twins(suite: Suite, scale: float | None, seeds: int = LEAST_SEEDS) 
     """Return a suite on twins of its published graphs, sized for this machine, and one line that says what changed.
 
     `scale`: share of the nodes; None: as much of each graph as trains an epoch in `EPOCH_S`. Parts are at most the
-    cores, each rank has an equal share of these; every trial trains for an equal share of `TOTAL_S`; options of
-    `LEAST` are scaled with the graph; there are at least so many `seeds`. Claims are of the published graphs, and are
-    left out.
+    cores, each rank has an equal share of these, and the network has `RATE` unless the suite names one: methods differ
+    in their bytes, which cost next to nothing on the loopback. Every trial trains for an equal share of `TOTAL_S`;
+    options of `LEAST` are scaled with the graph; there are at least so many `seeds`. Claims are of the published
+    graphs, and are left out.
 
     Raises:
         UserError: no graph of the suite has a twin, or several have and the suite distinguishes them by their names.
@@ -59,12 +62,15 @@ def suite_of_twins(suite: Suite, scale: float | None, seeds: int = LEAST_SEEDS) 
     ]
     threads = max(1, here // max(each.parts for each in parts))
     share = max(scales.values())
+    chosen = "network" in suite.model_fields_set
     fresh = (seed for seed in itertools.count() if seed not in suite.seeds)
     changed: dict[str, Any] = {
         "name": f"{suite.name}-twin",
         "description": f"{suite.description} (on generated twins of its graphs, at the size of one machine)",
         "datasets": tuple(_twin(each, scales) for each in suite.datasets),
         "partition": tuple(parts),
+        "network": suite.network if chosen else (NetworkSpec(rate=RATE),),
+        "shaping": suite.shaping if chosen else "optional",
         "seeds": (*suite.seeds, *itertools.islice(fresh, max(0, seeds - len(suite.seeds)))),
         "methods": tuple(_scaled(each, share) for each in suite.methods),
         "per_dataset": _renamed(suite.per_dataset, names[0]),
@@ -87,7 +93,8 @@ def suite_of_twins(suite: Suite, scale: float | None, seeds: int = LEAST_SEEDS) 
     said = "/".join(str(each.parts) for each in parts)
     return smaller, (
         f"generated twins: {twins}; P = {said} ({threads} thread{'s' * (threads > 1)} a rank), {seconds:g} s of "
-        f"training a trial; batches, where the suite gives them, x {share:g}"
+        f"training a trial{'' if chosen else f'; {RATE} between ranks, where it can be shaped'}; batches, where the "
+        f"suite gives them, x {share:g}"
     )
 
 

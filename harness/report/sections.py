@@ -109,18 +109,18 @@ class Section:
     def derived_from(self) -> tuple[Variant, int] | None:
         """The variant and number of parts whose best scores the target follows from; None if trials ask for one.
 
-        The baseline with most parts, where there is none the best mean. None if a trial has less than `EVALUATIONS`.
+        The baseline's best mean over its numbers of parts, of equals the most parts; without a baseline the best of all.
+        None if a trial has less than `EVALUATIONS`.
         """
         trials = self.ok["trial"].astype(str)
         if _target(self.frame) is not None or any(len(self.curves.get(each, ())) < EVALUATIONS for each in trials):
             return None
-        if own := [key for key in self.cells if key[0] == self.baseline]:
-            return max(own, key=lambda key: key[1])
 
-        def reached(key: tuple[Variant, int]) -> float:
-            return float(np.mean([self.curves[trial]["score"].max() for trial in self._trials(*key)]))
+        def reached(key: tuple[Variant, int]) -> tuple[float, int]:
+            return float(np.mean([self.curves[trial]["score"].max() for trial in self._trials(*key)])), key[1]
 
-        return max(self.cells, key=reached, default=None)
+        own = [key for key in self.cells if key[0] == self.baseline]
+        return max(own or self.cells, key=reached, default=None)
 
     def _trials(self, variant: Variant, parts: int) -> list[str]:
         return [str(trial) for trial in self.select(variant, parts)["trial"]]

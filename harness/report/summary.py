@@ -158,7 +158,8 @@ def answer_sentence(section: Section, name: str) -> str:
         text += f", {f'at least {ahead:.4g} times ' if ahead > 1 else ''}sooner than {whom}"
     if open_:
         several = len(open_) > 1 and not least and not between
-        names = "all others" if several else listed([_named(section, key) for key in open_])
+        every_other = f"all others{' that reach it' if never else ''}"
+        names = every_other if several else listed([_named(section, key) for key in open_])
         text += f" but {names}, which may be as fast" if least else f"; {names} may be as fast"
         if between:
             text += f", and {listed([_named(section, key) for key in between])}, surely behind others but not behind it"

@@ -66,6 +66,18 @@ def test_what_shrinks_and_what_stays() -> None:
     assert suite_of_twins(load_suite(SUITE), 0.1, 0)[0].seeds == (0, 1)
 
 
+def test_ranks_are_on_a_network_unless_the_suite_names_one() -> None:
+    suite, said = suite_of_twins(load_suite(SUITE), 0.1)
+    assert [each and each.label for each in suite.network] == ["1gbit"]
+    assert suite.shaping == "optional"
+    assert "1gbit between ranks, where it can be shaped" in said
+    for chosen in ("none", "10gbit"):
+        own = load_suite(SUITE | {"network": chosen})
+        suite, said = suite_of_twins(own, 0.1)
+        assert (suite.network, suite.shaping) == (own.network, "needed")
+        assert "between ranks" not in said
+
+
 def test_the_scale_is_the_largest_that_one_core_trains_in_time() -> None:
     suite, _ = suite_of_twins(load_suite(SUITE), None)
     scale, model = suite.datasets[0].options["scale"], expand(suite, device="cpu")[0].model
