@@ -109,7 +109,7 @@ class Section:
     def derived_from(self) -> tuple[Variant, int] | None:
         """The variant and number of parts whose best scores the target follows from; None if trials ask for one.
 
-        The baseline's best mean over its numbers of parts, of equals the most parts; without a baseline the best of all.
+        The baseline's best mean over its numbers of parts, of equals the most parts; without a baseline, of all rows.
         None if a trial has less than `EVALUATIONS`.
         """
         trials = self.ok["trial"].astype(str)
