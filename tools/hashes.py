@@ -21,8 +21,8 @@ from packaging.utils import (
     parse_sdist_filename,
     parse_wheel_filename,
 )
+from pip._internal.models.index import PyPI  # the index that pip asks by default
 
-INDEX = "https://pypi.org/simple"
 BY_INDEX = frozenset({"torch"})
 PYTHONS = ("py3", "cp311", "cp312", "cp313")
 
@@ -36,7 +36,7 @@ def pins(text: str) -> list[Requirement]:
 def published(name: str) -> list[dict[str, object]]:
     """Return what PyPI says of a package's files (PEP 691)."""
     request = urllib.request.Request(
-        f"{INDEX}/{canonicalize_name(name)}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"}
+        f"{PyPI.simple_url}/{canonicalize_name(name)}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"}
     )
     with urllib.request.urlopen(request, timeout=60) as answer:
         found: list[dict[str, object]] = json.load(answer)["files"]

@@ -151,15 +151,15 @@ def answer_sentence(section: Section, name: str) -> str:
     if not open_:  # it is surely behind none of these, and they are behind others: which of all is fastest is open
         open_, between = unsure, []
     text = f"{where}: {_named(section, first)} reaches {goal}{' first,' if others else ''} in {_seconds(answer, first)}"
+    arriving = " that reach it" if never else ""
     if least:
         ahead = math.floor(100 * min(least.values())) / 100  # rounded up it would not hold
-        all_others = f"all{'' if open_ else ' others'}{' that reach it' if never else ''}"
+        all_others = f"all{'' if open_ else ' others'}{arriving}"
         whom = _named(section, next(iter(least))) if len(others) == 1 else all_others
         text += f", {f'at least {ahead:.4g} times ' if ahead > 1 else ''}sooner than {whom}"
     if open_:
         several = len(open_) > 1 and not least and not between
-        every_other = f"all others{' that reach it' if never else ''}"
-        names = every_other if several else listed([_named(section, key) for key in open_])
+        names = f"all others{arriving}" if several else listed([_named(section, key) for key in open_])
         text += f" but {names}, which may be as fast" if least else f"; {names} may be as fast"
         if between:
             text += f", and {listed([_named(section, key) for key in between])}, surely behind others but not behind it"
