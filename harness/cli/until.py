@@ -45,11 +45,11 @@ class Budget:
             return cls(text, trials=int(found[1]))
         return cls(text, seconds=float(found[1]) * UNITS[found[2]])
 
-    def allows(self, wanted: int, walls_s: Sequence[float]) -> bool:
-        """Return whether so many more trials may begin after those that took `walls_s`."""
+    def allows(self, wanted: int, walls_s: Sequence[float], typical_s: float) -> bool:
+        """Return whether so many more trials, of a typical length, fit after those that took `walls_s`."""
         if self.trials is not None:
             return len(walls_s) + wanted <= self.trials
-        return self.seconds is None or sum(walls_s) < self.seconds
+        return self.seconds is None or sum(walls_s) + wanted * typical_s <= self.seconds
 
 
 Run = Callable[["Suite", Sequence["TrialConfig"]], int]
@@ -59,8 +59,9 @@ Run = Callable[["Suite", Sequence["TrialConfig"]], int]
 def run_until_decided(
     suite: Suite, trials: Sequence[TrialConfig], store: ResultStore, run: Run, budget: Budget
 ) -> tuple[int, str]:
-    """Run trials, then again with one fresh seed at a time those that may still be the fastest, until that is known.
+    """Run trials, then again with fresh seeds those that may still be the fastest, until that is known.
 
+    A round has as many seeds as `seeds_at_looks` wants.
     Ends where on each data set one is left, or all that are left are equal within `EQUAL`, or the budget is spent.
     Each round is a look at the results (`compare_at_looks`): all statements together err in 5 % at most. A run that
     was cut off, and begins again, does what it did: trials that are there are not run again.
@@ -74,7 +75,7 @@ def run_until_decided(
     Raises:
         UserError: no time to a target is known after the first round.
     """
-    from harness.results.record_store import SUITE_FILE, read_suite
+    from harness.results.record_store import SUITE_FILE, read_suite, seeds_at_looks
     from harness.suite.expand import expand
 
     def ended(why: str) -> tuple[int, str]:
@@ -83,7 +84,7 @@ def run_until_decided(
 
     ran, wanted, first, worst = dict[str, "TrialConfig"](), list(trials), len(suite.seeds), 0
     base = {trial.id for trial in trials}
-    for count in itertools.count(first):
+    for count, more in itertools.pairwise(seeds_at_looks(first)):
         rounds = suite.model_copy(update={"seeds": _seeds(suite, count), "first_look": first})
         worst = max(worst, code := run(rounds, wanted))
         if code > 1:
@@ -93,11 +94,12 @@ def run_until_decided(
         if not undecided:
             return ended(f"{', '.join(sorted(set(ends)))} with {count} seeds")
         kept = {ran[id_].seedless for id_ in undecided}
-        seeds = _seeds(suite, count + 1)
+        seeds = _seeds(suite, more)
         every = expand(suite.model_copy(update={"seeds": seeds}), device=trials[0].device)  # in turns over all rounds
-        wanted = [trial for trial in every if trial.seed == seeds[-1] and trial.seedless in kept]
-        if not budget.allows(len(wanted), _walls_s(store.directory, ran.keys() - base)):
-            return ended(f"not decided with {count} seeds: the budget of {budget.text} is spent")
+        wanted = [trial for trial in every if trial.seed in seeds[count:] and trial.seedless in kept]
+        fresh, last = (_walls_s(store.directory, ids) for ids in (ran.keys() - base, undecided))
+        if not budget.allows(len(wanted), fresh, sum(last) / max(1, len(last))):
+            return ended(f"not decided with {count} seeds: another round would exceed the budget of {budget.text}")
     raise AssertionError  # seeds do not end
 
 

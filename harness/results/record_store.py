@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
+import itertools
 import os
 import re
 import shutil
@@ -49,7 +50,20 @@ class KeptSuite(BaseModel):
     def looks(self) -> tuple[tuple[int, ...], ...]:
         """The seeds that were compared, time after time (`run --until decided`); none where they are compared once."""
         first, seeds = self.suite.get("first_look"), tuple(self.suite.get("seeds") or ())
-        return tuple(seeds[:count] for count in range(first, len(seeds) + 1)) if first else ()
+        if not first:
+            return ()
+        before = itertools.takewhile(len(seeds).__gt__, seeds_at_looks(first))
+        return tuple(seeds[:count] for count in (*before, len(seeds)))
+
+
+def seeds_at_looks(first: int) -> Iterator[int]:
+    """Yield how many seeds are there at each look: half as many more each time, as every look costs risk.
+
+    From 5 on: 7, 10, 15, 22, ... (docs/design/statistics.md).
+    """
+    while True:
+        yield first
+        first += max(1, first // 2)
 
 
 def kept(suite: Suite, trials: Sequence[TrialConfig]) -> KeptSuite:
