@@ -56,8 +56,9 @@ class BytesCase:
         return int(self.stats.get(name, 0))
 
     def boundary_rows(
-        self, rows: int, *, backward: int | None = None, precompute: bool = False, transform_first: bool = False
-    ) -> Bytes:
+        self, rows: int, *, backward: int | None = None, header: int = 0, precompute: bool = False,
+        transform_first: bool = False,
+    ) -> Bytes:  # fmt: skip
         """Return the bytes of a full-graph method whose ranks are sent `rows` rows in each layer.
 
         Forward rows * width * itemsize in each layer (in mixhop in each hop), width that of its input;
@@ -66,6 +67,7 @@ class BytesCase:
         Args:
             rows: that all ranks together receive, forward.
             backward: those whose gradients they send; default: the same.
+            header: bytes that are sent with each row.
             precompute: the first exchange is left out.
             transform_first: H W is sent where that is fewer bytes, in the first layer backward too.
         """
@@ -77,12 +79,12 @@ class BytesCase:
             values = layer.transformed if transformed else width
             if block or not precompute:
                 if block:
-                    sent["embedding"] += rows * values * self.message
+                    sent["embedding"] += rows * (values * self.message + header)
                 else:
-                    sent["feature"] += rows * values * self.itemsize
+                    sent["feature"] += rows * (values * self.itemsize + header)
                 # No row of the first layer depends on a weight, unless it is H W that is sent.
                 learnt = block >= self.model.hops or transformed
-                sent["gradient"] += backward * values * self.message if learnt else 0
+                sent["gradient"] += backward * (values * self.message + header) if learnt else 0
         return sent
 
     def mini_batch(self, options: MiniBatchOptions, *, labels: bool = False, width: int | None = None) -> Bytes | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -36,15 +36,21 @@ class SyncExchange:
         result: Tensor = _SyncExchange.apply(h, self, layer)
         return result
 
+    def move(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int], **what: Any) -> Tensor:
+        """Send and receive rows [n, width], values forward and gradients backward: `Communicator.exchange_rows`.
+
+        A subclass that changes what travels overrides it; `what` is the keywords of `exchange_rows`.
+        """
+        return self.comm.exchange_rows(rows, send_counts, recv_counts, **what)
+
 
 class _SyncExchange(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, h: Tensor, exchange: SyncExchange, layer: int) -> Tensor:
-        halo, comm = exchange.halo, exchange.comm
-        inner = h.shape[0]
+        halo, inner = exchange.halo, h.shape[0]
         source = h.new_empty((inner + sum(halo.recv_counts), h.shape[1]))
         source[:inner] = h
-        comm.exchange_rows(
+        exchange.move(
             h.index_select(0, halo.send_index),
             halo.send_counts,
             halo.recv_counts,
@@ -61,7 +67,7 @@ class _SyncExchange(Function):
         exchange, layer, inner = ctx.exchange, ctx.layer, ctx.inner  # type: ignore[attr-defined]
         halo: Halo = exchange.halo
         (grad,) = grads
-        incoming = exchange.comm.exchange_rows(
+        incoming = exchange.move(
             grad[inner:], halo.recv_counts, halo.send_counts, purpose="gradient", layer=layer, direction="backward"
         )
         return grad[:inner].index_add(0, halo.send_index, incoming), None, None
