@@ -63,7 +63,7 @@ def run_until_decided(
 
     A round has as many seeds as `seeds_at_looks` wants.
     Ends where on each data set one is left, or all that are left are equal within `EQUAL`, or the budget is spent.
-    Each round is a look at the results (`compare_at_looks`): all statements together err in 5 % at most. A run that
+    Each round is a look at the results (`censored.compare`): all statements together err in 5 % at most. A run that
     was cut off, and begins again, does what it did: trials that are there are not run again.
 
     Args:

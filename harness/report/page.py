@@ -285,7 +285,7 @@ def render_html(report: Report, homes: Mapping[str, str]) -> str:
     )
     css += "\n"
     style, *allowed = (f"'sha256-{_base64(hashlib.sha256(text.encode()).digest())}'" for text in (css, *scripts))
-    template = _environment(autoescape=True).get_template("index.html.j2")
+    template = templates(autoescape=True).get_template("index.html.j2")
     return template.render(
         report=report,
         css=css,
@@ -302,13 +302,7 @@ def render_html(report: Report, homes: Mapping[str, str]) -> str:
 
 def render_markdown(report: Report, *, figures: bool) -> str:
     """Return the report as Markdown; `figures`: whether it shows the files under `figures/`."""
-    return _environment(autoescape=False).get_template("report.md.j2").render(report=report, figures=figures)
-
-
-def markdown_table(table: Table) -> str:
-    """Return a table as Markdown, without a number."""
-    module = _environment(autoescape=False).get_template("table.md.j2").module
-    return str(module.numbers(table, None))  # type: ignore[attr-defined]
+    return templates(autoescape=False).get_template("report.md.j2").render(report=report, figures=figures)
 
 
 def escape_markdown(value: object) -> str:
@@ -317,7 +311,8 @@ def escape_markdown(value: object) -> str:
     return re.sub(r"([\\`*_\[\]|])", r"\\\1", line)
 
 
-def _environment(*, autoescape: bool) -> jinja2.Environment:
+def templates(*, autoescape: bool) -> jinja2.Environment:
+    """Return the templates of the page and of Markdown."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("harness.report", "templates"),
         autoescape=autoescape,

@@ -155,14 +155,6 @@ class Lead(Generic[Name]):
         return Ahead(self.method, self.over, math.exp(self.size), found.sure, least)
 
 
-def compare(times: Mapping[Name, Times], luck: Sequence[float] = ()) -> list[Ahead[Name]]:
-    """Compare every two methods (at a number of parts, say) of one workload, over common seeds; the sooner one first.
-
-    With equal methods any is called ahead in 5 % of cases at most (`contrast.risks_of_pairs`).
-    """
-    return judged(leads(times, luck))
-
-
 def judged(found: Sequence[Lead[Name]], risk: float = RISK) -> list[Ahead[Name]]:
     """Return leads judged together, so that all of them err with `risk` at most."""
     pairs, spreads = [(lead.method, lead.over) for lead in found], [math.sqrt(lead.variances[0][0]) for lead in found]
@@ -175,22 +167,43 @@ def risk_of_look(number: int) -> float:
     return RISK / ((number + 1) * (number + 2))
 
 
-def compare_at_looks(
-    times: Mapping[Name, Times], looks: Sequence[Collection[int]], luck: Sequence[float] = ()
+def compare(
+    times: Mapping[Name, Times], luck: Sequence[float] = (), looks: Sequence[Collection[int]] = ()
 ) -> list[Ahead[Name]]:
-    """Compare as `compare` does, once at each look: at more and more seeds, of those methods that have them.
+    """Compare every two methods (at a number of parts, say) of one workload, over common seeds; the sooner one first.
 
-    What was sure at one look stays so: each has a share of the risk (`risk_of_look`), so that with equal methods any
-    is called ahead in 5 % of cases at most, however many looks there are, and at whichever a run stops.
+    With equal methods any is called ahead in 5 % of cases at most (`contrast.risks_of_pairs`). With `looks` that is
+    done at each, with more and more seeds, of those methods that have them. What was sure at one look stays so: each
+    has a share of the risk (`risk_of_look`), so that all err in 5 % together, at whichever a run stops.
     """
+    known = [{name: part for name, own in times.items() if (part := own.of(seeds)).count} for seeds in looks]
+    rounds = [(own, risk_of_look(i)) for i, own in enumerate(known)] or [(times, RISK)]
     found: dict[frozenset[Name], Ahead[Name]] = {}
-    for number, seeds in enumerate(looks):
-        known = {name: part for name, own in times.items() if (part := own.of(seeds)).count}
-        for pair in judged(leads(known, luck), risk_of_look(number)):
+    for own, risk in rounds:
+        for pair in judged(leads(own, luck), risk):
             key = frozenset((pair.method, pair.over))
             if key not in found or not found[key].sure:
                 found[key] = pair
-    return list(found.values())
+    return closed(list(found.values()))
+
+
+def closed(found: Sequence[Ahead[Name]]) -> list[Ahead[Name]]:
+    """Return pairs with what follows from them: who is surely ahead of one is ahead of all that it is surely ahead of.
+
+    If all that is sure of the pairs is right then so is this: it adds nothing to how often they err.
+    """
+    least = {(pair.method, pair.over): pair.least for pair in found if pair.sure}
+    names = dict.fromkeys(name for ends in least for name in ends)
+    for middle, first, last in itertools.product(names, repeat=3):
+        through = least.get((first, middle), 0.0) * least.get((middle, last), 0.0)
+        if first != last and (last, first) not in least and through > least.get((first, last), 0.0):
+            least[first, last] = through
+    pairs = {frozenset((pair.method, pair.over)): pair for pair in found}
+    for (first, last), bound in least.items():
+        pair = pairs.get(frozenset((first, last)), Ahead(first, last, bound, sure=True))
+        factor = pair.factor if pair.method == first else 1 / pair.factor
+        pairs[frozenset((first, last))] = Ahead(first, last, factor, sure=True, least=bound)
+    return list(pairs.values())
 
 
 def leads(times: Mapping[Name, Times], luck: Sequence[float] = ()) -> list[Lead[Name]]:

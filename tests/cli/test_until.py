@@ -21,7 +21,7 @@ from harness.launch.runner import run_suite
 from harness.launch.slots import RunOptions
 from harness.report.sections import make_sections
 from harness.report.summary import answer_sentence
-from harness.results.censored import Times, compare_at_looks, risk_of_look
+from harness.results.censored import Times, compare, risk_of_look
 from harness.results.contrast import RISK
 from harness.results.frames import load_inputs
 from harness.results.record import Record
@@ -167,16 +167,12 @@ def drawn(rng: np.random.Generator, means: Sequence[float], noise: float) -> dic
 @pytest.mark.parametrize("methods", [2, pytest.param(5, marks=pytest.mark.slow)])
 def test_equal_methods_are_told_apart_in_5_of_100_sequences_at_most(methods: int) -> None:
     rng, draws = np.random.default_rng(methods), 300
-    wrong = sum(
-        any(pair.sure for pair in compare_at_looks(drawn(rng, [1.0] * methods, 0.1), LOOKS)) for _ in range(draws)
-    )
+    wrong = sum(any(pair.sure for pair in compare(drawn(rng, [1.0] * methods, 0.1), looks=LOOKS)) for _ in range(draws))
     assert wrong / draws <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / draws)
     assert sum(map(risk_of_look, range(1000))) <= RISK
 
 
 def test_looking_every_time_with_the_whole_risk_would_err_more_often() -> None:
-    from harness.results.censored import compare
-
     rng, draws = np.random.default_rng(2), 300
 
     def peeked(times: Mapping[str, Times]) -> bool:
@@ -186,7 +182,7 @@ def test_looking_every_time_with_the_whole_risk_would_err_more_often() -> None:
 
 
 def test_one_that_takes_twice_as_long_is_behind_at_an_early_look() -> None:
-    found = compare_at_looks(drawn(np.random.default_rng(0), [1.0, 1.1, 2.0], 0.05), LOOKS[:2])
+    found = compare(drawn(np.random.default_rng(0), [1.0, 1.1, 2.0], 0.05), looks=LOOKS[:2])
     assert {pair.over for pair in found if pair.sure} >= {"2"}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from harness.results.censored import R_MAX, Times, compare, profiles
+from harness.results.censored import R_MAX, Ahead, Times, closed, compare, judged, leads, profiles
 from harness.results.stats import derived_target
 from tools.error_rates import Curves, derived
 
@@ -127,6 +127,29 @@ def test_a_lead_over_who_never_arrives_is_at_least_the_budget() -> None:
     assert found["fast", "never"].least == pytest.approx(math.exp(np.mean(logs) - t * standard_error))
     assert not found["late", "never"].sure, "who is censored cannot be ahead for sure"
     assert [pair.sure for pair in compare({"a": times([1.0]), "b": times([50.0])})] == [False], "of one seed each"
+
+
+def test_who_is_ahead_of_one_is_ahead_of_all_that_it_is_ahead_of() -> None:
+    names = "abcd"
+    known = {("a", "b"): 1.5, ("b", "c"): 2.0, ("c", "d"): 3.0, ("a", "c"): 1.2, ("a", "d"): None, ("d", "b"): None}
+    found = closed([Ahead(*ends, least or 1.1, least is not None, least or 1.0) for ends, least in known.items()])
+    least = {(pair.method, pair.over): pair.least for pair in found}
+    assert least == {("a", "b"): 1.5, ("b", "c"): 2, ("c", "d"): 3, ("a", "c"): 3, ("b", "d"): 6, ("a", "d"): 9}
+    assert all(pair.sure for pair in found)
+    assert {pair.method for pair in found} | {pair.over for pair in found} == set(names)
+    unknown = closed([Ahead("a", "b", 1.5, True, 1.5), Ahead("a", "c", 1.1, False), Ahead("b", "c", 1.1, False)])
+    assert [pair.sure for pair in unknown] == [True, False, False]
+
+
+def test_a_method_of_few_seeds_is_behind_the_first_by_way_of_another() -> None:
+    rng = np.random.default_rng(0)
+
+    def drawn(mean: float, noise: float, count: int) -> Times:
+        return Times({seed: mean * math.exp(rng.normal(0, noise)) for seed in range(count)}, {})
+
+    made = {"first": drawn(2.0, 0.8, 24), "second": drawn(4.0, 0.05, 24), "late": drawn(4.6, 0.05, 3)}
+    assert not {(p.method, p.over) for p in judged(leads(made)) if p.sure} >= {("first", "late")}
+    assert {(p.method, p.over) for p in compare(made) if p.sure} >= {("first", "second"), ("first", "late")}
 
 
 def test_profiles_are_their_definition() -> None:

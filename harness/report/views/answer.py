@@ -17,18 +17,7 @@ from harness.report.values import values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, WorkloadsView, prose
 from harness.report.views.convergence import NEVER
-from harness.results.censored import (
-    R_MAX,
-    Ahead,
-    Lead,
-    Profile,
-    Times,
-    compare,
-    compare_at_looks,
-    leads,
-    profiles,
-    risk_of_look,
-)
+from harness.results.censored import R_MAX, Ahead, Lead, Profile, Times, compare, leads, profiles, risk_of_look
 from harness.results.contrast import RISK
 from harness.results.stats import MISSING, Interval, byte_unit, common_places, significant, time_to_score, time_unit
 
@@ -220,8 +209,7 @@ class AnswerView(ReportView):
         return self._compared(())
 
     def _compared(self, luck: Sequence[float]) -> dict[frozenset[Key], Ahead[Key]]:
-        times, looks = {key: self.times[key] for key in self.rows}, self.section.looks
-        found = compare_at_looks(times, looks, luck) if looks else compare(times, luck)
+        found = compare({key: self.times[key] for key in self.rows}, luck, self.section.looks)
         return {frozenset((pair.method, pair.over)): self._beyond_doubt(pair) for pair in found}
 
     def _beyond_doubt(self, pair: Ahead[Key]) -> Ahead[Key]:
