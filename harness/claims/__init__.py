@@ -20,7 +20,7 @@ from harness.results.record_store import KeptSuite, kept, kept_suites
 from harness.results.stats import Interval, byte_unit, join_unique, show_value, significant, time_unit
 from harness.suite.schema import TrialConfig
 from harness.suite.sections import Claim, Expect
-from harness.suite.select import Row, pairs_of
+from harness.suite.select import Row, link, pairs_of
 
 State = Literal["holds", "indicated", "indicated against", "fails", "not measured"]
 WORST: tuple[State, ...] = ("fails", "indicated against", "indicated", "holds")
@@ -93,7 +93,7 @@ def _verdict(claim: Claim, results: Results, trials: Sequence[TrialConfig], decl
         why = f"{error.key}: {error.message}" if error.key else error.message
         twin = all(trial.dataset.name == TWIN for trial in trials)
         return Verdict(claim, expectation(claim, unit), "", (), "not measured", why, twin)
-    labels = differences([flatten(cell[0].model_dump(mode="json")) for cell, _ in pairs])
+    labels = differences([flatten(cell[0].model_dump(mode="json") | {"network": link(cell[0])}) for cell, _ in pairs])
     named = zip(pairs, labels, strict=True)
     rows = tuple(replace(_finding(claim, row, results, unit, sureness), label=label) for (_, row), label in named)
     state = worst(row.state for row in rows)

@@ -65,7 +65,8 @@ class Results:
                 if row["status"] != "ok":
                     reason = ": ".join(filter(None, (row["status"], text(row["reason"]))))
                 elif missing := formula.lacking(row):
-                    reason = f"has no {', '.join(missing)}"
+                    unreached = all("to_target" in name for name in missing)
+                    reason = "does not reach the target" if unreached else f"has no {', '.join(missing)}"
                 elif (value := formula.value(row)) is None:
                     reason = f"{' + '.join(formula.per)} is 0"
                 else:

@@ -177,7 +177,7 @@ def compare(
     has a share of the risk (`risk_of_look`), so that all err in 5 % together, at whichever a run stops.
     """
     known = [{name: part for name, own in times.items() if (part := own.of(seeds)).count} for seeds in looks]
-    rounds = [(own, risk_of_look(i)) for i, own in enumerate(known)] or [(times, RISK)]
+    rounds = [(own, risk_of_look(i)) for i, own in enumerate(known)] or [(dict(times), RISK)]
     found: dict[frozenset[Name], Ahead[Name]] = {}
     for own, risk in rounds:
         for pair in judged(leads(own, luck), risk):

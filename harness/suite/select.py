@@ -66,7 +66,7 @@ def holds(trial: TrialConfig, key: str, values: Sequence[Any]) -> bool:
         "method": trial.method.name,
         "parts": trial.partition.parts,
         "partitioner": trial.partition.method,
-        "network": "none" if trial.network is None else trial.network.label,
+        "network": link(trial),
         "seed": trial.seed,
         "repeat": trial.repeat,
     }
@@ -79,6 +79,11 @@ def holds(trial: TrialConfig, key: str, values: Sequence[Any]) -> bool:
     if key in NAMES:
         return folded(known[key]) in [folded(str(value)) for value in values]
     return key in known and known[key] in values
+
+
+def link(trial: TrialConfig) -> str:
+    """Return the label of a trial's network."""
+    return "none" if trial.network is None else trial.network.label
 
 
 def rule(written: Mapping[str, Any]) -> dict[str, Sequence[Any]]:

@@ -11,7 +11,7 @@ from scipy import stats as scipy_stats
 from harness.claims import NO_RATIO, Verdict, evaluate
 from harness.metrics import Metric
 from harness.suite.schema import TrialConfig
-from harness.suite.sections import Claim
+from harness.suite.sections import Claim, NetworkSpec
 
 Figures = list[tuple[TrialConfig, dict[str, Any]]]
 WHOLE, SAMPLED = {"method": "whole"}, {"method": "sampled"}
@@ -140,6 +140,20 @@ def test_what_was_not_run_or_failed_is_said_and_the_rest_counts() -> None:
     assert verdict.why == "not sure: one seed; 3 of 4 not measured: oom: rank 1 killed, has no epoch_time_s, not run"
     nothing = evaluate([one], frame(figures).iloc[:0], [t for t, _ in figures])[0]
     assert (nothing.state, nothing.measured, nothing.why) == ("not measured", "", "not run")
+
+
+def test_rows_on_several_networks_are_named_by_them_and_a_missed_target_is_said() -> None:
+    links = (None, NetworkSpec.model_validate({"rate": "1gbit"}))
+    figures: Figures = [
+        (
+            trial(name).model_copy(update={"network": link}),
+            {"time_to_target_s": None if name == "sampled" and link else 2.0},
+        )
+        for link in links
+        for name in ("whole", "sampled")
+    ]
+    rows = judged(claim("time_to_target_s", {"at_most": 1}, WHOLE, over=SAMPLED), figures).rows
+    assert [(row.label, row.why) for row in rows] == [("none", ""), ("1gbit", "does not reach the target")]
 
 
 def test_trials_without_a_partner_leave_the_others_their_verdict() -> None:
