@@ -102,15 +102,13 @@ class Times:
 
 @dataclass(frozen=True)
 class Ahead(Generic[Name]):
-    """Whether a method reaches a target sooner than another, by which factor on average over seeds.
+    """Whether a method reaches a target sooner than another: has a smaller mean logarithm of the time over seeds.
 
-    `factor`: of the other's time to its own, a lower bound where the other's trials are censored; `sure`: with 95 % for
-    all pairs of methods together; `least`: the factor that it then is at least.
+    `sure`: with 95 % for all pairs of methods together; `least`: the factor that it then is ahead at least.
     """
 
     method: Name
     over: Name
-    factor: float
     sure: bool
     least: float = 1.0
 
@@ -152,7 +150,7 @@ class Lead(Generic[Name]):
         """Return it judged at a risk."""
         found = self.estimate(risk)
         least = math.exp(found.low) if found.sure and found.low is not None else 1.0
-        return Ahead(self.method, self.over, math.exp(self.size), found.sure, least)
+        return Ahead(self.method, self.over, found.sure, least)
 
 
 def judged(found: Sequence[Lead[Name]], risk: float = RISK) -> list[Ahead[Name]]:
@@ -198,12 +196,8 @@ def closed(found: Sequence[Ahead[Name]]) -> list[Ahead[Name]]:
         through = least.get((first, middle), 0.0) * least.get((middle, last), 0.0)
         if first != last and (last, first) not in least and through > least.get((first, last), 0.0):
             least[first, last] = through
-    pairs = {frozenset((pair.method, pair.over)): pair for pair in found}
-    for (first, last), bound in least.items():
-        pair = pairs.get(frozenset((first, last)), Ahead(first, last, bound, sure=True))
-        factor = pair.factor if pair.method == first else 1 / pair.factor
-        pairs[frozenset((first, last))] = Ahead(first, last, factor, sure=True, least=bound)
-    return list(pairs.values())
+    unsure = [pair for pair in found if not {(pair.method, pair.over), (pair.over, pair.method)} & least.keys()]
+    return [Ahead(*ends, sure=True, least=bound) for ends, bound in least.items()] + unsure
 
 
 def leads(times: Mapping[Name, Times], luck: Sequence[float] = ()) -> list[Lead[Name]]:

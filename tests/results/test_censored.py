@@ -11,7 +11,7 @@ from scipy import stats as scipy_stats
 
 from harness.results.censored import R_MAX, Ahead, Times, closed, compare, judged, leads, profiles
 from harness.results.stats import derived_target
-from tools.error_rates import Curves, derived
+from tools.made_up import Curves, derived
 
 
 def times(values: list[float], budget: float = math.inf) -> Times:
@@ -118,7 +118,6 @@ def test_a_lead_over_who_never_arrives_is_at_least_the_budget() -> None:
     )
     found = {(p.method, p.over): p for p in compare({"fast": fast, "never": never, "late": late})}
     assert found["fast", "never"].sure
-    assert 18 < found["fast", "never"].factor < 21
     logs = [math.log(20 / t) for t in (1.0, 1.1, 0.9, 1.05, 1.0)]
     t, standard_error = (
         scipy_stats.t.ppf(1 - 0.04 / 3 / 2, 4),
@@ -132,12 +131,12 @@ def test_a_lead_over_who_never_arrives_is_at_least_the_budget() -> None:
 def test_who_is_ahead_of_one_is_ahead_of_all_that_it_is_ahead_of() -> None:
     names = "abcd"
     known = {("a", "b"): 1.5, ("b", "c"): 2.0, ("c", "d"): 3.0, ("a", "c"): 1.2, ("a", "d"): None, ("d", "b"): None}
-    found = closed([Ahead(*ends, least or 1.1, least is not None, least or 1.0) for ends, least in known.items()])
+    found = closed([Ahead(*ends, least is not None, least or 1.0) for ends, least in known.items()])
     least = {(pair.method, pair.over): pair.least for pair in found}
     assert least == {("a", "b"): 1.5, ("b", "c"): 2, ("c", "d"): 3, ("a", "c"): 3, ("b", "d"): 6, ("a", "d"): 9}
     assert all(pair.sure for pair in found)
     assert {pair.method for pair in found} | {pair.over for pair in found} == set(names)
-    unknown = closed([Ahead("a", "b", 1.5, True, 1.5), Ahead("a", "c", 1.1, False), Ahead("b", "c", 1.1, False)])
+    unknown = closed([Ahead("a", "b", True, 1.5), Ahead("a", "c", False), Ahead("b", "c", False)])
     assert [pair.sure for pair in unknown] == [True, False, False]
 
 

@@ -122,9 +122,9 @@ RISING = "not converged"
 
 
 def still_rises(scores: Sequence[float]) -> bool:
-    """Return whether the best score of a curve is in its last tenth, above all before by more than its noise.
+    """Return whether the best score of a curve is in its last tenth, and above the earlier ones by more than noise.
 
-    The noise is what the score falls by, where it falls, from one evaluation to the next: the median.
+    The noise is the median of the falls from one evaluation to the next.
     """
     values = np.asarray(scores, dtype=float)
     last = max(1, len(values) // 10)
