@@ -186,7 +186,7 @@ def compare(
 
 
 def closed(found: Sequence[Ahead[Name]]) -> list[Ahead[Name]]:
-    """Return pairs with what follows from them: who is surely ahead of one is ahead of all that it is surely ahead of.
+    """Return pairs with what follows from them: who is surely ahead of one is ahead of those that it is ahead of.
 
     If all that is sure of the pairs is right then so is this: it adds nothing to how often they err.
     """

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness.results.tuned import TunedMethod, TuningTrial
-from tools.error_rates import Searches, searched
+from tools.made_up import Searches, searched
 
 
 def test_a_family_is_ranked_right() -> None:
