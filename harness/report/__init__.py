@@ -26,8 +26,8 @@ _LONGEST = 100  # characters of a directory that is named after several
 
 
 def write_report(
-    results: Path | Sequence[Path],
-    out: Path | None = None,
+    results: Path | str | Sequence[Path],
+    out: Path | str | None = None,
     formats: Sequence[str] = FORMATS,
     suites: Sequence[KeptSuite] = (),
     plugins: Mapping[PluginKey, PluginSource] = MappingProxyType({}),
@@ -61,7 +61,7 @@ def write_report(
                 raise UserError(f"no format '{name}'", key="--format", fix=nearest(name, FILES))
         if not formats:
             raise UserError("names no format", key="--format", fix=f"known: {', '.join(FILES)}")
-        listed = [results] if isinstance(results, Path) else list(results)
+        listed = [Path(results)] if isinstance(results, Path | str) else list(results)
         inputs = with_needed_baselines(load_inputs(listed, baselines))
         named = "-".join(dict.fromkeys(path.resolve().name for path in listed))
         target = Path("reports") / named[:_LONGEST] if out is None else Path(out)

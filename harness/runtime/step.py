@@ -37,9 +37,9 @@ class SyncExchange:
         return result
 
     def move(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int], **what: Any) -> Tensor:
-        """Send and receive rows [n, width], values forward and gradients backward: `Communicator.exchange_rows`.
+        """Send rows [n, width], values forward and gradients backward; return those that arrive (in `out`, if given).
 
-        A subclass that changes what travels overrides it; `what` is the keywords of `exchange_rows`.
+        A subclass that changes what travels overrides it; `what` is the keywords of `Communicator.exchange_rows`.
         """
         return self.comm.exchange_rows(rows, send_counts, recv_counts, **what)
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+TUTORIALS = DOCS / "tutorials"
 
 
 def block(page: str, language: str) -> str:
     """Return the only block of a language on a page."""
-    text = (TUTORIALS / f"{page}.md").read_text()
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    return str(found)
+    (found,) = blocks(TUTORIALS / f"{page}.md", language)
+    return found
+
+
+def blocks(file: Path, language: str) -> list[str]:
+    """Return all blocks of a language on a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", file.read_text(), re.DOTALL | re.MULTILINE)
