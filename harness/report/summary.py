@@ -11,7 +11,7 @@ from harness.claims import Finding, Judged, State, Verdict, subject
 from harness.errors import printable
 from harness.report.sections import EVALUATIONS, Section
 from harness.report.table import Cell, Group, Key, Row, Table
-from harness.report.values import Comparison, Values, by_seed, counted_units, listed, values_of
+from harness.report.values import NAMED, Comparison, Values, by_seed, counted_units, listed, values_of
 from harness.report.variants import Variant
 from harness.report.views.answer import AnswerView
 from harness.results.projection import LOOPBACK, rate_label
@@ -158,7 +158,7 @@ def answer_sentence(section: Section, name: str) -> str:
         whom = _named(section, next(iter(least))) if len(others) == 1 else all_others
         text += f", {f'at least {ahead:.4g} times ' if ahead > 1 else ''}sooner than {whom}"
     if open_:
-        several = len(open_) > 1 and not least and not between
+        several = len(open_) > (NAMED if never else 1) and not least and not between
         names = f"all others{arriving}" if several else listed([_named(section, key) for key in open_])
         text += f" but {names}, which may be as fast" if least else f"; {names} may be as fast"
         if between:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -130,6 +131,12 @@ def test_who_does_not_arrive_is_named(trials: Any) -> None:
     )
 
 
+def test_the_few_that_arrive_are_named_where_nothing_is_decided(trials: Any) -> None:
+    text = said(paced(trials(), EQUAL, {"bns-gcn 0.01": (0.5, 0.6, 0.7, 0.8)}))
+    assert "all others" not in text
+    assert {"full on one rank", "full", "bns-gcn (rate=0.1)"} <= {*re.split(r"; |, | reaches| may be|: ", text)}
+
+
 def test_one_rank_that_wins_says_that_distributing_does_not_pay(trials: Any) -> None:
     text = said(paced(trials(), AHEAD | {("full", 1): 0.05}))
     assert "full on one rank reaches 90 % first, in 750 ms, at least " in text
@@ -157,7 +164,7 @@ def test_a_target_of_its_own_names_its_origin(trials: Any) -> None:
     assert "reaches 96.1 % (1 point below what full reached) first" in said(section)
     table = LeaderboardView(section).table()
     assert table is not None
-    assert "the time to the target, 96.1 % (1 point below what full reached)," in table.caption
+    assert "The time to the target, 96.1 % (1 point below what full reached)," in table.caption
 
 
 def test_of_few_evaluations_no_target_follows(trials: Any) -> None:
