@@ -89,7 +89,8 @@ def _row(section: Section) -> tuple[int, tuple[str, ...]]:
     for key in set(answer.rows) - set(open_):
         found = [factor for own in open_ if (factor := answer.leads(own, key)) is not None]
         least += found[:1]  # of the fastest median, where it is surely ahead
-    behind = f"{math.floor(100 * min(least)) / 100:.2f} ×" if least else ""  # rounded up it would not hold
+    floor = math.floor(100 * min(least, default=0)) / 100  # rounded up it would not hold
+    behind = (f"{floor:.2f} ×" if floor > 1 else "more than 1 ×") if least else ""
     return len(open_), (*where, text, behind)
 
 
