@@ -21,10 +21,10 @@ from harness.suite.sections import NetworkSpec
 V = TypeVar("V")
 SCALES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 EPOCH_S = 0.5  # of full-graph training on one core, by arithmetic: so much of a graph is taken
-TOTAL_S = 560.0  # of all trials together
-AROUND_S = 3.5  # of a trial, around its training: processes, graph, evaluations
+TOTAL_S = 540.0  # of all trials together
+AROUND_S = 3.0  # of a trial, around its training: processes, graph, evaluations
 LEAST_S = 2.0  # that a trial trains
-LEAST_SEEDS = 4  # of fewer, scores of so few validation nodes distinguish little
+LEAST_SEEDS = 3  # a fourth leaves each trial too little time to learn
 EVAL_EVERY = 2
 RATE = "1gbit"
 LEAST_LR = 0.01  # seconds of training have few steps
