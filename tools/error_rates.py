@@ -16,21 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from harness.claims import State
-from tools.made_up import (
-    REFERENCE,
-    Claims,
-    Curves,
-    Methods,
-    Rounds,
-    Runs,
-    Searches,
-    compared,
-    decided,
-    derived,
-    in_rounds,
-    searched,
-    won,
-)
+from tools.made_up import REFERENCE, Claims, Curves, Methods, Rounds, Runs, Searches, compared, decided, share_of
 from tools.reference import table
 
 Rate = Callable[[], float]
@@ -142,7 +128,7 @@ def _winners() -> Iterator[Table]:
     rows = (
         (
             f"{count} with {seeds}",
-            [partial(won, replace(way, count=count, seeds=seeds), FEW, apart) for way in ways.values()],
+            [partial(share_of, replace(way, count=count, seeds=seeds), FEW, apart) for way in ways.values()],
         )
         for count in (2, 4, 8, 14)
         for seeds in (1, 2, 3, 10)
@@ -156,7 +142,7 @@ def _winners() -> Iterator[Table]:
         "one run that takes e times as long": Methods(14, 5, outlier=1.0),
     }
     rows = (
-        (f"{n} with {k}", [partial(won, replace(way, count=n, seeds=k), FEW, apart) for way in unlike.values()])
+        (f"{n} with {k}", [partial(share_of, replace(way, count=n, seeds=k), FEW, apart) for way in unlike.values()])
         for n in (3, 5, 14)
         for k in (1, 2, 3, 5, 10)
     )
@@ -167,7 +153,7 @@ def _winners() -> Iterator[Table]:
         (
             f"{n} with {k}",
             [
-                partial(won, replace(way, count=n, seeds=k, lead=math.log(1.4)), FEW, Methods.overstated)
+                partial(share_of, replace(way, count=n, seeds=k, lead=math.log(1.4)), FEW, Methods.overstated)
                 for way in ahead.values()
             ],
         )
@@ -180,7 +166,7 @@ def _winners() -> Iterator[Table]:
         (
             f"{k}",
             [
-                partial(won, replace(way, seeds=k, behind=math.log(1.2)), FEW, Methods.last_excluded)
+                partial(share_of, replace(way, seeds=k, behind=math.log(1.2)), FEW, Methods.last_excluded)
                 for name, way in unlike.items()
                 if "noises" not in name
             ],
@@ -191,7 +177,10 @@ def _winners() -> Iterator[Table]:
     shown = [name for name in unlike if "noises" not in name]
     yield _table("A slower method is excluded from those that may be the best", note, "seeds", shown, rows, false=False)
     rows = (
-        (f"{seeds}", [partial(won, Methods(count, seeds, lead=math.log(1.2)), FEW) for count in (2, 4, 14)])
+        (
+            f"{seeds}",
+            [partial(share_of, Methods(count, seeds, lead=math.log(1.2)), FEW, Methods.won) for count in (2, 4, 14)],
+        )
         for seeds in (1, 3, 5, 10)
     )
     note = "Noise of 5 %, seed by seed; the winner is 20 % faster than all others."
@@ -231,7 +220,7 @@ def _searches() -> Iterator[Table]:
         "its 3 studies": Searches(2, keys=3, studies=3),
     }
     rows = (
-        (f"{n}", [partial(searched, replace(way, count=n), FEW, Searches.told_apart) for way in ways.values()])
+        (f"{n}", [partial(share_of, replace(way, count=n), FEW, Searches.told_apart) for way in ways.values()])
         for n in (2, 5, 14)
     )
     note = (
@@ -243,7 +232,7 @@ def _searches() -> Iterator[Table]:
     rows = (
         (
             f"{t:g} times",
-            [partial(searched, replace(way, count=5, lead=math.log(t)), FEW, Searches.ahead) for way in ways.values()],
+            [partial(share_of, replace(way, count=5, lead=math.log(t)), FEW, Searches.ahead) for way in ways.values()],
         )
         for t in (1.3, 2.0, 4.0)
     )
@@ -258,7 +247,10 @@ def _targets() -> Iterator[Table]:
         "of the best's scores": Curves(2, 3, plateau=0.005, of_best=True),
     }
     rows = (
-        (f"{n} with {k}", [partial(derived, replace(way, count=n, seeds=k), FEW) for way in ways.values()])
+        (
+            f"{n} with {k}",
+            [partial(share_of, replace(way, count=n, seeds=k), FEW, Curves.distinguished) for way in ways.values()],
+        )
         for n in (2, 5, 14)
         for k in (3, 10)
     )
@@ -273,7 +265,7 @@ def _targets() -> Iterator[Table]:
 def _rounds() -> Iterator[Table]:
     firsts = {f"{first} seeds at first": first for first in (3, 5)}
     rows = (
-        (f"{n}", [partial(in_rounds, Rounds((1.0,) * n, first), FEW, Rounds.wrong) for first in firsts.values()])
+        (f"{n}", [partial(share_of, Rounds((1.0,) * n, first), FEW, Rounds.wrong) for first in firsts.values()])
         for n in (2, 5, 8)
     )
     note = (
@@ -287,7 +279,7 @@ def _rounds() -> Iterator[Table]:
         (
             f"{t:g} times",
             [
-                partial(in_rounds, replace(way, means=(1.0, *[t] * (len(way.means) - 1))), FEW, Rounds.decided)
+                partial(share_of, replace(way, means=(1.0, *[t] * (len(way.means) - 1))), FEW, Rounds.decided)
                 for way in ahead.values()
             ],
         )

@@ -7,7 +7,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from harness.results.stats import derived_target, time_to_score
 from harness.results.tuned import TunedMethod, TuningTrial
 from harness.tune.study import Curve, Tried, choose
 
+Made = TypeVar("Made")
 Order = Literal["in turns", "A B B A", "suite by suite", "blocks"]
 Drifts = Literal["none", "between", "within"]
 EPOCHS, SCATTER = 20, 0.02  # epochs of a run, and how far they scatter about its mean
@@ -181,15 +182,10 @@ class Methods:
         return any(least > true.get(one, 0.0) - true.get(other, 0.0) for one, other, least in self._compared(rng))
 
 
-def _share(made: object, count: int, happens: Callable[[np.random.Generator], bool]) -> float:
-    """Return in which share of `count` draws something happens, drawn by a seed that follows from what is made up."""
+def share_of(made: Made, count: int, what: Callable[[Made, np.random.Generator], bool]) -> float:
+    """Return in which share of `count` draws something is so, drawn by a seed that follows from what is made up."""
     rng = np.random.default_rng(zlib.crc32(repr(made).encode()))
-    return sum(happens(rng) for _ in range(count)) / count
-
-
-def won(methods: Methods, count: int, what: Callable[[Methods, np.random.Generator], bool] = Methods.won) -> float:
-    """Return the share of reports that name a winner without doubt, or say something else."""
-    return _share(methods, count, lambda rng: what(methods, rng))
+    return sum(what(made, rng) for _ in range(count)) / count
 
 
 @dataclass(frozen=True)
@@ -229,7 +225,7 @@ class Claims:
 
 def decided(claims: Claims, count: int, states: tuple[State, ...] = ("holds", "fails")) -> float:
     """Return the share of verdicts that are one of `states`."""
-    return _share(claims, count, lambda rng: claims.state(rng) in states)
+    return share_of(claims, count, lambda made, rng: made.state(rng) in states)
 
 
 @dataclass(frozen=True)
@@ -332,16 +328,6 @@ class Curves:
         return any(pair.sure for pair in compare(finals))
 
 
-def searched(searches: Searches, count: int, what: Callable[[Searches, np.random.Generator], bool]) -> float:
-    """Return in which share of searches something is so."""
-    return _share(searches, count, lambda rng: what(searches, rng))
-
-
-def derived(curves: Curves, count: int) -> float:
-    """Return the share of draws in which methods that learn alike are distinguished."""
-    return _share(curves, count, curves.distinguished)
-
-
 @dataclass(frozen=True)
 class Rounds:
     """Rounds of fresh seeds (`--until decided`) of methods with these mean times, until one may still be the fastest.
@@ -379,8 +365,3 @@ class Rounds:
     def decided(self, rng: np.random.Generator) -> bool:
         """Return whether one method is left."""
         return len(self.behind(rng)) == len(self.means) - 1
-
-
-def in_rounds(rounds: Rounds, count: int, what: Callable[[Rounds, np.random.Generator], bool]) -> float:
-    """Return in which share of sequences of rounds something is so."""
-    return _share(rounds, count, lambda rng: what(rounds, rng))

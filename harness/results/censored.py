@@ -186,7 +186,7 @@ def compare(
 
 
 def closed(found: Sequence[Ahead[Name]]) -> list[Ahead[Name]]:
-    """Return pairs with what follows from them: who is surely ahead of one is ahead of those that it is ahead of.
+    """Return pairs with what follows from them: if a is surely ahead of b, and b of c, then a is ahead of c.
 
     If all that is sure of the pairs is right then so is this: it adds nothing to how often they err.
     """

@@ -11,7 +11,7 @@ from scipy import stats as scipy_stats
 
 from harness.results.censored import R_MAX, Ahead, Times, closed, compare, judged, leads, profiles
 from harness.results.stats import derived_target
-from tools.made_up import Curves, derived
+from tools.made_up import Curves, share_of
 
 
 def times(values: list[float], budget: float = math.inf) -> Times:
@@ -116,8 +116,10 @@ def test_a_lead_over_who_never_arrives_is_at_least_the_budget() -> None:
         times([99.0] * 5, budget=20),
         times([5.0] * 4 + [99], budget=20),
     )
-    found = {(p.method, p.over): p for p in compare({"fast": fast, "never": never, "late": late})}
+    made = {"fast": fast, "never": never, "late": late}
+    found = {(p.method, p.over): p for p in compare(made)}
     assert found["fast", "never"].sure
+    assert 18 < next(math.exp(p.size) for p in leads(made) if (p.method, p.over) == ("fast", "never")) < 21
     logs = [math.log(20 / t) for t in (1.0, 1.1, 0.9, 1.05, 1.0)]
     t, standard_error = (
         scipy_stats.t.ppf(1 - 0.04 / 3 / 2, 4),
@@ -197,4 +199,4 @@ def test_a_derived_target_is_a_point_below_the_mean_of_the_best() -> None:
 @pytest.mark.parametrize("of_best", [False, True])
 def test_a_derived_target_parts_no_equal_methods(of_best: bool) -> None:
     """In 5 % of draws at most: what one method's luck adds to the target, all have to reach."""
-    assert derived(Curves(3, 5, plateau=0.005, of_best=of_best), 150) <= 0.05
+    assert share_of(Curves(3, 5, plateau=0.005, of_best=of_best), 150, Curves.distinguished) <= 0.05

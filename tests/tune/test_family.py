@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from harness.results.tuned import TunedMethod, TuningTrial
-from tools.made_up import Searches, searched
+from tools.made_up import Searches, share_of
 
 
 def test_a_family_is_ranked_right() -> None:
     """Five methods, each 1.8 times as slow as the one before: medians in order, and no verdict against it."""
     family = Searches(5, lead=math.log(1.8), each=True)
-    assert searched(family, 100, Searches.ranked) >= 0.95
+    assert share_of(family, 100, Searches.ranked) >= 0.95
 
 
 @pytest.mark.parametrize("keys", [1, 3])
 def test_equal_methods_are_told_apart_in_5_of_100_at_most(keys: int) -> None:
-    assert searched(Searches(5, keys=keys), 100, Searches.told_apart) <= 0.05
+    assert share_of(Searches(5, keys=keys), 100, Searches.told_apart) <= 0.05
 
 
 def method(rng: np.random.Generator, studies: int, own: bool, goal_val: bool) -> TunedMethod:
