@@ -148,6 +148,15 @@ def _winners() -> Iterator[Table]:
     )
     note = "Noise of 5 % but where another is named, seed by seed; no method is better than another."
     yield _table("The same, of unlike methods", note, "methods with seeds", unlike, rows)
+    alike = {"noise of 5 %": Methods(14, 5, target=True)}
+    by_target = alike | {name: replace(way, target=True) for name, way in unlike.items()}
+    rows = (
+        (f"{n} with {k}", [partial(share_of, replace(way, count=n, seeds=k), FEW, apart) for way in by_target.values()])
+        for n in (5, 9, 18)
+        for k in (3, 5)
+    )
+    note = "The same methods, by their times to a target, of which every two are compared with the scatter of both."
+    yield _table("An equal method is called behind in time to a target", note, "methods with seeds", by_target, rows)
     ahead = {"noise of 5 %": Methods(14, 5), **unlike}
     rows = (
         (
@@ -176,15 +185,16 @@ def _winners() -> Iterator[Table]:
     note = "The last of 14 methods, with a noise of 5 %, takes 20 % longer than all others."
     shown = [name for name in unlike if "noises" not in name]
     yield _table("A slower method is excluded from those that may be the best", note, "seeds", shown, rows, false=False)
+    winners = [Methods(count, 3) for count in (2, 4, 14)] + [Methods(14, 3, target=True)]
     rows = (
         (
             f"{seeds}",
-            [partial(share_of, Methods(count, seeds, lead=math.log(1.2)), FEW, Methods.won) for count in (2, 4, 14)],
+            [partial(share_of, replace(way, seeds=seeds, lead=math.log(1.2)), FEW, Methods.won) for way in winners],
         )
         for seeds in (1, 3, 5, 10)
     )
     note = "Noise of 5 %, seed by seed; the winner is 20 % faster than all others."
-    heads = "2 methods", "4 methods", "14 methods"
+    heads = "2 methods", "4 methods", "14 methods", "14 methods, in time to a target"
     yield _table("A winner is found", note, "seeds", heads, rows, false=False)
 
 

@@ -6,7 +6,7 @@ import itertools
 import math
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -126,7 +126,8 @@ class Methods:
     """Methods that are compared by their times or scores, `seeds` of each; the first is better by `lead`.
 
     `noise`: of all, or of each in turn; `of_seed`: deviation of an effect that all methods' runs of a seed have;
-    `outlier`: by how much one run is off; `behind`: by how much the last is behind all others.
+    `outlier`: by how much one run is off; `behind`: by how much the last is behind all others; `target`: times are
+    those to a target.
     """
 
     count: int
@@ -140,6 +141,7 @@ class Methods:
     of_seed: float = 0.0
     outlier: float = 0.0
     behind: float = 0.0
+    target: bool = field(default=False, repr=False)  # the same draws
 
     def _compared(self, rng: np.random.Generator) -> Iterator[tuple[int, int, float]]:
         """Draw all runs, and yield which methods the report would call behind which, and by how much at least."""
@@ -149,6 +151,10 @@ class Methods:
         values[0] -= self.lead
         values[-1] += self.behind
         values[rng.integers(self.count), rng.integers(self.seeds)] += self.outlier
+        if self.target:
+            times = {i: Times(dict(enumerate(own)), {}) for i, own in enumerate(np.exp(values).tolist())}
+            yield from ((pair.over, pair.method, math.log(pair.least)) for pair in compare(times) if pair.sure)
+            return
         method, seed = np.indices(shape)
         starts = seed * self.count + method if self.order == "seed by seed" else method * self.seeds + seed
         values += self.drift * rng.choice([-1, 1]) * (starts > rng.random() * starts.size)

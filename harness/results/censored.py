@@ -19,17 +19,20 @@ from scipy.stats import CensoredData, binomtest, ecdf
 
 from harness.metrics import Metric
 from harness.results.contrast import (
+    FEW_METHODS,
     RISK,
     WORTH_POINTS,
     Contrast,
     Estimate,
     Name,
     Pairs,
+    by_chance,
     doubt,
     mean_reach,
     reach,
     risks_of_pairs,
     shrunken,
+    summed,
 )
 from harness.results.record import Record
 from harness.results.stats import CONFIDENCE, Interval, Values, join_unique, mean
@@ -203,10 +206,10 @@ def closed(found: Sequence[Ahead[Name]]) -> list[Ahead[Name]]:
 def leads(times: Mapping[Name, Times], luck: Sequence[float] = ()) -> list[Lead[Name]]:
     """Return how far ahead of each other every two methods of one workload are, over the seeds that both have.
 
-    Pairs of logarithms of one seed's times, whose variances are moved towards each other (`contrast.shrunken`). A
-    censored time counts as its budget, which is too short: a method's lead over one that is censored is thus never made
-    larger, and the usual variance is that of methods that always reach the target. Which of two is ahead is never sure
-    where the sooner one is censored itself, or fewer than two seeds say how much one trial differs from another.
+    Pairs of logarithms of one seed's times. A censored time counts as its budget, which is too short: a method's lead
+    over one that is censored is thus never made larger. Which of two is ahead is never sure where the sooner one is
+    censored itself, or fewer than two seeds say how much one trial differs from another. A pair's variance is the sum
+    of both methods' (`_scatter`), or that of the pair where that is larger beyond chance or methods are few.
 
     `luck`: of methods whose settings were searched, by how much the logarithm of a method's time would differ with
     another such search (`TunedMethod.luck`); all are taken to have the same. Without it verdicts are of the settings,
@@ -214,25 +217,45 @@ def leads(times: Mapping[Name, Times], luck: Sequence[float] = ()) -> list[Lead[
     (docs/design/statistics.md).
     """
     searched = SEARCH_DOUBT * float(np.mean(np.square(luck))) if len(luck) else 0.0
-    found, whole = [], []
+    logs = {name: {s: math.log(t) for s, t in {**own.censored, **own.reached}.items()} for name, own in times.items()}
+    scatter, found = _scatter(times, logs), list[Lead[Name]]()
     for one, other in itertools.combinations(times, 2):
-        mine, yours = ({**times[name].censored, **times[name].reached} for name in (one, other))
-        if shared := [seed for seed in mine if seed in yours]:
-            lead = np.log([yours[seed] / mine[seed] for seed in shared])
-            found.append((one, other, lead) if lead.mean() >= 0 else (other, one, -lead))
-            whole.append(not times[one].censored and not times[other].censored)
-    freedom = np.array([len(lead) - 1.0 for *_, lead in found])
-    own = np.array([lead.var(ddof=1) if len(lead) > 1 else 0.0 for *_, lead in found])
-    most = (len(times) - 1) * max(freedom, default=0.0)
-    variances, degrees = shrunken(own, freedom, most, np.array(whole, dtype=bool))
-    return [
-        Lead(
-            *(first, other, float(lead.mean()), len(lead)),
-            [(float(variance) / len(lead), float(degree)), (2 * searched, math.inf)],
-            (bool(times[first].censored), bool(times[other].censored)),
-        )
-        for (first, other, lead), variance, degree in zip(found, variances, degrees, strict=True)
-    ]
+        lead = np.array([late - logs[one][seed] for seed, late in logs[other].items() if seed in logs[one]])
+        if not len(lead):
+            continue
+        first, last = (one, other) if lead.mean() >= 0 else (other, one)
+        variance, freedom = float(lead.var(ddof=1)) if len(lead) > 1 else 0.0, len(lead) - 1.0
+        if one in scatter and other in scatter and len(lead) > 1:
+            both, degrees = summed([scatter[one], scatter[other]])
+            if variance <= both * by_chance(freedom, degrees):
+                variance, freedom = both, degrees
+        spread = [(variance / len(lead), freedom), (2 * searched, math.inf)]
+        missed = bool(times[first].censored), bool(times[last].censored)
+        found.append(Lead(first, last, abs(float(lead.mean())), len(lead), spread, missed))
+    return found
+
+
+def _scatter(times: Mapping[Name, Times], logs: Mapping[Name, Mapping[int, float]]) -> dict[Name, tuple[float, float]]:
+    """Return the variance of the logarithm of each method's times, with its degrees of freedom, if methods are many.
+
+    What the trials of a seed have in common is the median of all other methods, each by its distance from its mean:
+    the scatter around that is a little larger than the method's own. These variances are moved towards each other
+    (`contrast.shrunken`), the usual one being that of methods that always reach the target, with at most twice the
+    degrees of freedom that a method has alone. A method of fewer than three seeds, or with too few others that have its
+    seeds, is left out.
+    """
+    found = {}
+    for name, mine in logs.items():
+        others = [own for other, own in logs.items() if other != name and own.keys() >= mine.keys()]
+        if len(mine) > 2 and len(others) >= FEW_METHODS:
+            rows = np.array([[own[seed] for seed in mine] for own in (mine, *others)])
+            rows -= rows.mean(axis=1, keepdims=True)
+            found[name] = (rows[0] - np.median(rows[1:], axis=0)).var(ddof=1)
+    freedom, whole = np.array([len(logs[name]) - 1.0 for name in found]), [not times[name].censored for name in found]
+    most = (len(found) - 1) * freedom.max(initial=0.0)
+    variances, degrees = shrunken(np.array(list(found.values())), freedom, most, np.array(whole, dtype=bool))
+    degrees = np.minimum(degrees, 2 * freedom)
+    return dict(zip(found, zip(variances.tolist(), degrees.tolist(), strict=True), strict=True))
 
 
 @dataclass(frozen=True)

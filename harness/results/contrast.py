@@ -225,21 +225,27 @@ def shrunken(
     usual = math.exp(float(np.median(logs - quantile(prior, 0.5))))
     common = np.minimum(prior, freedom * np.minimum(freedom, several / 6))
     both = np.maximum(common + freedom, 1e-9)
-    unlike = known & (variances > usual * special.fdtri(np.maximum(freedom, 1), np.maximum(common, 0.5), 1 - UNLIKE))
+    unlike = known & (variances > usual * by_chance(freedom, common))
     moved = np.where(unlike, variances, (common * usual + freedom * variances) / both)
     return moved, np.where(unlike, freedom, both)
 
 
-def _pooled(variances: np.ndarray, freedom: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean variance of few cells, or a cell's own where it is larger: alone where that is beyond chance."""
+def by_chance(freedom: np.ndarray | float, others: np.ndarray | float, share: float = UNLIKE) -> np.ndarray:
+    """Return how many times another estimate of one variance an estimate is, but for a share of cases."""
     from scipy import special
 
+    found: np.ndarray = special.fdtri(np.maximum(freedom, 1), np.maximum(others, 0.5), 1 - share)
+    return found
+
+
+def _pooled(variances: np.ndarray, freedom: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean variance of few cells, or a cell's own where it is larger: alone where that is beyond chance."""
     known, whole = freedom > 0, float(freedom.sum())
     if not whole:
         return variances, freedom
     squares = variances * freedom
     others = np.maximum(whole - freedom, 1e-9)
-    limit = special.fdtri(np.maximum(freedom, 1), np.maximum(others, 0.5), 1 - 2 * UNLIKE)
+    limit = by_chance(freedom, others, 2 * UNLIKE)
     unlike = (variances > limit * (squares.sum() - squares) / others) | (freedom == whole)
     moved = np.where(unlike | ~known, variances, np.maximum(variances, squares.sum() / whole))
     return moved, np.where(unlike | ~known, freedom, whole)
@@ -249,7 +255,7 @@ def doubt(size: float, variances: Sequence[tuple[float, float]]) -> float:
     """Return the p-value of a mean so far from 0, of independent variances with their degrees of freedom."""
     from scipy import special
 
-    total, freedom = _sum(variances)
+    total, freedom = summed(variances)
     if size <= 0 or not total:
         return float(size <= 0)
     return 2 * float(special.stdtr(freedom, -size / math.sqrt(total)))
@@ -279,11 +285,11 @@ def reach(variances: Sequence[tuple[float, float]], risk: float) -> float:
     """Return how far the interval of a mean reaches, of independent variances with their degrees of freedom."""
     from scipy import special
 
-    total, freedom = _sum(variances)
+    total, freedom = summed(variances)
     return float(special.stdtrit(freedom, 1 - risk / 2)) * math.sqrt(total) if total else 0.0
 
 
-def _sum(variances: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def summed(variances: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Return the sum of independent variances, and its degrees of freedom (Satterthwaite)."""
     known = [(v, f) for v, f in variances if v > 0]
     total = sum(v for v, _ in known)

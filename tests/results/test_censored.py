@@ -93,6 +93,45 @@ def test_equal_methods_are_told_apart_in_5_of_100_at_most(methods: int, budget: 
     assert scipy_stats.binomtest(wrong, runs, 0.05, alternative="greater").pvalue > 0.01, f"{wrong} of {runs}"
 
 
+def unlike(rng: np.random.Generator, methods: int, seeds: int, apart: float = 0.0) -> dict[str, Times]:
+    """Methods that scatter by 1 to 20 %, each slower than the one before by a factor of e to the power of `apart`."""
+    noises = np.resize([0.01, 0.05, 0.2, 0.03, 0.1], methods)[:, None]
+    logs = rng.normal(0, 0.2, seeds) + noises * rng.normal(0, 1, (methods, seeds)) + apart * np.arange(methods)[:, None]
+    return {f"m{i:02}": times(own) for i, own in enumerate(np.exp(logs).tolist())}
+
+
+@pytest.mark.parametrize(("methods", "seeds"), [(5, 3), (18, 3), (9, 4)])
+def test_equal_methods_that_scatter_unlike_are_told_apart_in_5_of_100_at_most(methods: int, seeds: int) -> None:
+    rng, runs = np.random.default_rng(methods), 400
+    wrong = sum(any(pair.sure for pair in compare(unlike(rng, methods, seeds))) for _ in range(runs))
+    assert scipy_stats.binomtest(wrong, runs, 0.05, alternative="greater").pvalue > 0.01, f"{wrong} of {runs}"
+
+
+def test_three_seeds_of_many_methods_tell_most_of_them_apart() -> None:
+    """Of 18 methods, each 10 % slower than the one before: what one method scatters is known from all its pairs."""
+    rng, runs, sure, wrong = np.random.default_rng(0), 30, 0, 0
+    for _ in range(runs):
+        found = compare(unlike(rng, 18, 3, apart=0.1))
+        sure += sum(pair.sure for pair in found)
+        wrong += any(pair.sure and pair.method > pair.over for pair in found)
+    assert sure / runs > 0.4 * 18 * 17 / 2
+    assert wrong <= 3
+
+
+def test_a_methods_scatter_is_not_taken_for_smaller_than_it_is() -> None:
+    """Of the errors of all pairs' means: what is said of them is their true size, or a little more."""
+    rng, said, true = np.random.default_rng(0), [], []
+    noises = dict(zip("abcdefgh", [0.01, 0.01, 0.05, 0.05, 0.05, 0.05, 0.2, 0.2], strict=True))
+    for _ in range(200):
+        of_seed = rng.normal(0, 0.3, 4)
+        made = {name: times(list(np.exp(of_seed + rng.normal(0, noise, 4)))) for name, noise in noises.items()}
+        for lead in leads(made):
+            said.append(lead.variances[0][0] * 4)
+            true.append(noises[lead.method] ** 2 + noises[lead.over] ** 2)
+    ratios = np.array(said).reshape(200, -1).mean(axis=0).sum() / np.array(true).reshape(200, -1).mean(axis=0).sum()
+    assert 0.9 < ratios < 1.4
+
+
 def test_methods_are_ranked_right_and_a_verdict_is_hardly_ever_wrong() -> None:
     """Seven methods, each 1.6 times as slow as the one before; the last two mostly or never reach the target."""
     rng, runs, typical = np.random.default_rng(1), 100, [1.6**i for i in range(7)]
