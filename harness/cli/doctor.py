@@ -19,7 +19,6 @@ IMPORTS = {
     "numba": "nothing is partitioned without it",
     "dgl": "SpMM engine `dgl`, there to compare with, is off; it comes with `.[dgl]`",
     "pymetis": "partitioner `metis` is off; use `random` or `chunk`",
-    "ogb": "ogbn-* data sets cannot be downloaded",
     "pyarrow": "no epochs can be recorded",
     "matplotlib": "no reports",
     "seaborn": "no figures of a report as files",

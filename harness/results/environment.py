@@ -28,10 +28,7 @@ from harness.gpus import cuda_of_torch, gpu_is_usable
 from harness.results.record import Record, suite_files
 from harness.version import built_from, release
 
-PACKAGES = (
-    *("torch", "dgl", "numpy", "scipy", "numba", "pandas", "pyarrow", "pydantic", "pymetis"),
-    *("scikit-learn", "ogb"),
-)
+PACKAGES = "torch", "dgl", "numpy", "scipy", "numba", "pandas", "pyarrow", "pydantic", "pymetis", "scikit-learn"
 
 
 def collect() -> dict[str, Any]:

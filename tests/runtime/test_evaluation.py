@@ -29,6 +29,14 @@ MODELS = [
 SPEC = TrainSpec(epochs=2, precision="float64", threads=1)
 
 
+def scored_by_ogb(classes: np.ndarray) -> float:
+    """The accuracy of test nodes that OGB's leaderboards have, of predicted classes [N]."""
+    from ogb.nodeproppred import Evaluator  # slow to import
+
+    own = {"y_true": GRAPH.labels[GRAPH.test_mask, None], "y_pred": classes[GRAPH.test_mask, None]}
+    return float(Evaluator("ogbn-arxiv").eval(own)["acc"])
+
+
 def test_logits_are_the_dense_model_s_in_any_number_of_pieces(tmp_path: Path) -> None:
     data = on_disk(GRAPH, PARTS, WORLD, False, tmp_path)
     limits = [64.0, 1e-3, 2e-4]
@@ -47,6 +55,7 @@ def test_logits_are_the_dense_model_s_in_any_number_of_pieces(tmp_path: Path) ->
                 np.testing.assert_allclose(logits, want[rank[k]["nodes"]], rtol=1e-10, atol=1e-12)
                 right = (want.argmax(1) == GRAPH.labels)[GRAPH.test_mask]
                 assert scores["test"] == pytest.approx(right.mean(), abs=1e-12)
+                assert scores["test"] == pytest.approx(scored_by_ogb(want.argmax(1)), abs=1e-12)
                 pieces.add(count)
                 # A share of each owner's nodes is rounded up.
                 assert received <= limit * 2**20 + (WORLD - 1) * 8 * 12
