@@ -47,7 +47,6 @@ def datasets(data_dir: DataDir = None) -> None:
 
 def _here(name: str, size: int | None) -> str:
     """Return whether a set is on this machine, or else how it gets there; nothing is read."""
-    from harness.data.catalog import published
     from harness.data.registry import find_prepared, generators, prepared_name
     from harness.spec import DatasetSpec
 
@@ -56,8 +55,6 @@ def _here(name: str, size: int | None) -> str:
         return "made when needed"
     if prepared_name(spec) is not None or find_prepared(spec) is not None:
         return "yes"
-    if not published()[name].urls:
-        return "no, see `data info`"
     return f"no, {bytes_text(size)} to get" if size else "no, `data get` gets it"
 
 

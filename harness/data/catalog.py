@@ -97,9 +97,8 @@ class Published:
     info: DatasetInfo
     format: str  # key of `formats.published.READERS`
     marker: str  # a file (or directory) by which a directory is known to hold the raw files
-    urls: tuple[str, ...] = ()  # direct links, each with `#NAME` where its path does not end in the file's name
+    urls: tuple[str, ...]  # direct links, each with `#NAME` where its path does not end in the file's name
     mirrors: tuple[tuple[str, ...], ...] = ()  # other links, for where those fail
-    page: str = ""  # of a set without direct links: where its files are
     files: tuple[str, ...] = ()  # the ones that the reader needs, where they are not the links'
     folders: tuple[str, ...] = ()  # other names of the raw directory
 
@@ -109,7 +108,7 @@ class Published:
         links = [url for urls in (self.urls, *self.mirrors) for url in urls]
         files = self.files or [file_name(url) for url in self.urls]
         unpacked = ", unpacked" if any(file.endswith(".zip") for file in files) else ""
-        where = f"{self.page or ' '.join(links)} into $HARNESS_DATA/{self.info.name}"
+        where = f"{' '.join(links)} into $HARNESS_DATA/{self.info.name}"
         return f"Download from {where}; files needed: {', '.join(files)}{unpacked}"
 
 
@@ -142,7 +141,7 @@ _OGB_URL = "http://snap.stanford.edu/ogb/data/nodeproppred"
 _DGL_URL = "https://data.dgl.ai/dataset"
 _MISLOVE_URL = "http://socialnetworks.mpi-sws.mpg.de/data"
 _DRIVE = "https://drive.usercontent.google.com/download?id={}&confirm=t#{}"
-_DRIVE_FOLDER = "https://drive.google.com/drive/folders/1zycmmDES39zVlbVCYs88JTJ1Wm5FbfLz (Google Drive)"
+_GRAPHSAGE_URL = "https://raw.githubusercontent.com/williamleif/GraphSAGE/master/example_data"
 # Of GRAPHSAINT_FILES, as PyG's data sets name them.
 _DRIVE_IDS = {
     "amazon": (
@@ -159,6 +158,7 @@ _DRIVE_IDS = {
     ),
 }
 GRAPHSAINT_FILES = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
+GRAPHSAGE_FILES = ("toy-ppi-G.json", "toy-ppi-feats.npy", "toy-ppi-class_map.json")
 
 
 def _info(name: str, sizes: Sizes, source: str, **others: Any) -> DatasetInfo:
@@ -178,8 +178,7 @@ def _graphsaint(name: str, sizes: Sizes, *, dgl: bool = False, multilabel: bool 
     info = _info(name, sizes, source, multilabel=multilabel, inductive=True, normalize="standard")
     drive = tuple(map(_DRIVE.format, _DRIVE_IDS.get(name, ()), GRAPHSAINT_FILES))
     urls, mirrors = ((f"{_DGL_URL}/{name}.zip",), (drive,)) if dgl else (drive, ())
-    page = "" if urls else _DRIVE_FOLDER
-    return Published(info, "graphsaint", "adj_full.npz", urls, mirrors, page, GRAPHSAINT_FILES)
+    return Published(info, "graphsaint", "adj_full.npz", urls, mirrors, GRAPHSAINT_FILES)
 
 
 def _ogb(name: str, file: str, sizes: Sizes, size: int, licence: str) -> Published:
@@ -193,6 +192,9 @@ def published() -> dict[str, Published]:
     source = "GraphSAGE (Hamilton et al. 2017) as shipped by DGL, data.dgl.ai, no licence stated"
     options: dict[str, Any] = {"inductive": True, "normalize": "standard", "size_bytes": 1_300_000_000}
     reddit = _info("reddit", (232_965, 114_615_892, 602, 41), source, **options)
+    source = "GraphSAGE (Hamilton et al. 2017), github.com/williamleif/GraphSAGE, MIT"
+    options = {"multilabel": True, "inductive": True, "normalize": "standard", "size_bytes": 20_000_000}
+    ppi = _info("ppi", (14_755, 450_540, 50, 121), source, **options)
     source = "Mislove et al. 2007, socialnetworks.mpi-sws.org/data-imc2007.html, no licence stated"
     youtube = _info("youtube", (1_138_499, 5_980_886, 2_048, 64), source, multilabel=True, size_bytes=12_000_000)
     youtube_urls = tuple(f"{_MISLOVE_URL}/youtube-{part}.txt.gz" for part in ("links", "groupmemberships"))
@@ -204,7 +206,7 @@ def published() -> dict[str, Published]:
         _graphsaint("yelp", (716_847, 13_954_819, 300, 100), dgl=True),
         _graphsaint("amazon", (1_569_960, 264_339_468, 200, 107)),
         _graphsaint("flickr", (89_250, 899_756, 500, 7), dgl=True, multilabel=False),
-        _graphsaint("ppi", (14_755, 450_540, 50, 121)),
+        Published(ppi, "graphsage", GRAPHSAGE_FILES[0], tuple(f"{_GRAPHSAGE_URL}/{file}" for file in GRAPHSAGE_FILES)),
         Published(youtube, "mislove", "youtube-links.txt.gz", youtube_urls),
         _planetoid("cora", (2_708, 10_556, 1_433, 7), 572_444),
         _planetoid("citeseer", (3_327, 9_104, 3_703, 6), 1_036_188),

@@ -33,13 +33,11 @@ def fetch(entry: Published, target: Path) -> Path:
     """Download the files of a published set to the directory `target`, unpacked; nothing if it is there.
 
     Raises:
-        DataUnavailable: no server can be reached, or there is no direct link.
+        DataUnavailable: no server can be reached.
         DataError: the first server has no such file, sent part of it, or sent something else, and no other had it.
         UserError: the disk is too small.
     """
     name = entry.info.name
-    if not entry.urls:
-        raise DataUnavailable(f"{name} has no direct link", entry.by_hand)
     with locked(target):
         if target.is_dir():
             return target

@@ -167,8 +167,7 @@ def prepare(
             return None
         entry = published()[spec.name]  # a set that is neither generated nor published has a neutral file
         if not download:
-            way = get_command(spec.name) if entry.urls else entry.by_hand
-            raise DataUnavailable(f"{spec.name} is not here", way)
+            raise DataUnavailable(f"{spec.name} is not here", get_command(spec.name))
         return DataSource(entry.format, fetch(entry, raw), downloaded=True)
 
     try:

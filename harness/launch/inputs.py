@@ -233,14 +233,15 @@ def missing_data(spec: DatasetSpec, data_dir: Path | None) -> DataUnavailable | 
 
 
 def download_missing(trials: Iterable[TrialConfig], data_dir: Path | None, report: Report) -> list[str]:
-    """Download the published sets that trials lack, where they have direct links; return why one cannot be had.
+    """Download the published sets that trials lack; return why one cannot be had.
 
     `report` receives size, source and licence of each before its first byte.
     """
     failed = []
     for name, spec in {trial.dataset.name: trial.dataset for trial in trials}.items():
-        if missing_data(spec, data_dir) is None or not (entry := published()[name]).urls:
+        if missing_data(spec, data_dir) is None:
             continue
+        entry = published()[name]
         size = f", {size_text(entry.info.size_bytes)}" if entry.info.size_bytes else ""
         report(f"{name} is not here: downloading it{size}, from {entry.info.source} (--no-download leaves it out)")
         try:

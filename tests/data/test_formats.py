@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import scipy.sparse as sp
 from support import raw_formats as raw
 
 from harness.data.formats import neutral, planetoid
-from harness.data.formats.published import read_dgl_reddit, read_graphsaint, read_mislove, read_ogb
+from harness.data.formats.published import read_dgl_reddit, read_graphsage, read_graphsaint, read_mislove, read_ogb
 from harness.data.graph import GraphData, check_graph
 from harness.errors import DataError
 
@@ -152,6 +153,35 @@ def test_graphsaint(tmp_path: Path, work: Path, form: str) -> None:
     assert_equal(graph, known)
     assert graph.multilabel == (form == "multi-label")
     assert graph.num_classes == (4 if form == "multi-label" else 3)
+
+
+def test_graphsage(tmp_path: Path, work: Path) -> None:
+    known = raw.known(multilabel=True)
+    graph = read_graphsage(raw.write_graphsage(tmp_path / "g", known), "g", work)
+    assert_equal(graph, known)
+    assert (graph.multilabel, graph.num_classes) == (True, 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"nodes": []}, "numbered"),
+        ({"nodes": [{"id": 3, "val": False, "test": False}]}, "numbered"),
+        ({"nodes": [{"id": "a", "val": False, "test": False}]}, "numbered"),
+        ({"nodes": [{"id": 0}]}, "expected"),
+        ({"nodes": 3}, "expected"),
+        ({"links": [{"source": 0, "target": 99}]}, "outside"),
+        ({"links": [{"source": 0.5, "target": 1}]}, "numbered"),
+        ({"links": [{"source": "0", "target": 1}]}, "numbered"),
+        ({"links": None}, "expected"),
+    ],
+)
+def test_graphsage_refuses_foreign_json(tmp_path: Path, work: Path, change: dict[str, object], told: str) -> None:
+    directory = raw.write_graphsage(tmp_path / "g", raw.known())
+    file = directory / "toy-ppi-G.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(DataError, match=rf"toy-ppi-G\.json.*{told}"):
+        read_graphsage(directory, "g", work)
 
 
 def test_graphsaint_takes_column_ordered_features_and_mends_a_one_way_edge(tmp_path: Path, work: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support import raw_formats as raw
 
 from harness.data.formats import neutral, planetoid
-from harness.data.formats.published import read_dgl_reddit, read_graphsaint, read_mislove, read_ogb
+from harness.data.formats.published import read_dgl_reddit, read_graphsage, read_graphsaint, read_mislove, read_ogb
 from harness.data.graph import GraphData, check_graph
 from harness.errors import DataError
 
@@ -49,6 +49,7 @@ FORMATS: dict[str, tuple[Callable[[Path, raw.Known], Path], Reader, bool]] = {
     "ogb_csv": (raw.write_ogb_csv, read_ogb, True),
     "ogb_binary": (raw.write_ogb_binary, read_ogb, True),
     "mislove": (_mislove, read_mislove, True),
+    "graphsage": (raw.write_graphsage, read_graphsage, False),
     "graphsaint": (raw.write_graphsaint, read_graphsaint, False),
     "planetoid": (_planetoid, planetoid.read, False),
 }

@@ -13,7 +13,8 @@ from fuzz.campaign import KEPT, campaign
 from fuzz.watch import Tally
 
 NAMES = (
-    *("suite", "options", "neutral", "ogb-csv", "ogb-binary", "dgl-reddit", "graphsaint", "planetoid", "mislove"),
+    *("suite", "options", "neutral", "ogb-csv", "ogb-binary", "dgl-reddit", "graphsage", "graphsaint"),
+    *("planetoid", "mislove"),
     *(f"import-{kind}" for kind in ("csv", "csv-gz", "parquet", "mtx", "npz", "pt")),
     *("archive", "parts", "record", "epochs", "beside", "claims", "leases", "rendezvous"),
 )

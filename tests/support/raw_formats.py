@@ -91,6 +91,19 @@ def write_graphsaint(directory: Path, graph: Known, labels: list[Any] | None = N
     return directory
 
 
+def write_graphsage(directory: Path, graph: Known) -> Path:
+    """Write GraphSAGE's toy-ppi: links in one direction, a set of each node by two flags."""
+    directory.mkdir(parents=True, exist_ok=True)
+    nodes = [{"id": i, "val": bool(k == 2), "test": bool(k == 3)} for i, k in enumerate(graph.split)]
+    links = [{"source": a, "target": b} for a, b in one_way(graph).T.tolist()]
+    content = {"directed": False, "graph": {"name": "toy"}, "multigraph": False, "nodes": nodes, "links": links}
+    (directory / "toy-ppi-G.json").write_text(json.dumps(content))
+    np.save(directory / "toy-ppi-feats.npy", graph.features.astype(np.float64))
+    values = {str(i): v for i, v in enumerate(graph.labels.tolist())}
+    (directory / "toy-ppi-class_map.json").write_text(json.dumps(values))
+    return directory
+
+
 def _gz(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(text.encode(), mtime=0))

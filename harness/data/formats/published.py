@@ -1,4 +1,4 @@
-"""Readers of the published raw formats: DGL's Reddit, GraphSAINT's sets, OGB's, Mislove's YouTube."""
+"""Readers of the published raw formats: DGL's Reddit, sets of GraphSAINT, GraphSAGE and OGB, Mislove's YouTube."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from harness.data.catalog import GRAPHSAINT_FILES, NUMBER, Bounds
+from harness.data.catalog import GRAPHSAGE_FILES, GRAPHSAINT_FILES, NUMBER, Bounds
 from harness.data.formats import Npz, as_labels, csr, csv_chunks, dense_chunks, mask, read_json, reading, spool_features
 from harness.data.formats.planetoid import read as read_planetoid
 from harness.data.graph import Array, GraphData, is_symmetric
@@ -75,15 +75,42 @@ def read_graphsaint(source: Path, name: str, work: Path) -> GraphData:
     labels = _graphsaint_labels(class_map, nodes, bounds)
     roles = read_json(role, '{"tr": [...], "va": [...], "te": [...]}', nodes * NUMBER + SMALL)
     split = [mask(roles.get(part), nodes, role, f"'{part}'") for part in ("tr", "va", "te")]
-    with reading(feats, "the features, float [N, F]"), open_regular(feats) as stream:
-        shape, dtype, _ = read_header(stream, feats)
-    if len(shape) != 2 or shape[0] != nodes or dtype.kind not in "fiu":
-        raise DataError(f"is {dtype} {list(shape)}, expected floats [{nodes}, any]", file=feats)
-    bounds.check(feats, features=shape[1])
-    features = spool_features(npy_chunks(feats), (nodes, shape[1]), work, feats)
+    features = _npy_features(feats, nodes, bounds, work)
     return GraphData.of(
         name, csr=_graphsaint_edges(adjacency, nodes, bounds), features=features, labels=labels, split=split
     )
+
+
+def read_graphsage(source: Path, name: str, work: Path) -> GraphData:
+    """Read GraphSAGE's example: `toy-ppi-G.json` (nodes with val and test, links), `-feats.npy`, `-class_map.json`.
+
+    A node that is of neither set trains. Nodes are numbered as they are listed, and each link counts in both
+    directions.
+    """
+    graph, feats, class_map = (source / file for file in GRAPHSAGE_FILES)
+    bounds, expected = Bounds.of(name), '{"nodes": [{"id": 0, "val": false, "test": false}], "links": [...]}'
+    content = read_json(graph, expected, 8 * NUMBER * (bounds.nodes + bounds.edges) + SMALL)
+    with reading(graph, expected):
+        listed = np.array([(each["id"], each["val"], each["test"]) for each in content["nodes"]])
+        ends = np.array([(each["source"], each["target"]) for each in content["links"]]).reshape(-1, 2)
+        if not len(listed) or (listed[:, 0] != np.arange(len(listed))).any() or (ends.dtype.kind != "i" and len(ends)):
+            raise DataError("nodes are not numbered from 0 on in their order", file=graph)
+    bounds.check(graph, nodes=len(listed), edges=len(ends))
+    val, test = listed[:, 1:].T.astype(np.bool_)
+    return GraphData.of(
+        name, csr=csr(lambda: iter([(ends[:, 0], ends[:, 1])]), len(listed), graph),
+        features=_npy_features(feats, len(listed), bounds, work),
+        labels=_graphsaint_labels(class_map, len(listed), bounds), split=(~(val | test), val, test),
+    )  # fmt: skip
+
+
+def _npy_features(path: Path, nodes: int, bounds: Bounds, work: Path) -> Array:
+    with reading(path, "the features, float [N, F]"), open_regular(path) as stream:
+        shape, dtype, _ = read_header(stream, path)
+    if len(shape) != 2 or shape[0] != nodes or dtype.kind not in "fiu":
+        raise DataError(f"is {dtype} {list(shape)}, expected floats [{nodes}, any]", file=path)
+    bounds.check(path, features=shape[1])
+    return spool_features(npy_chunks(path), (nodes, shape[1]), work, path)
 
 
 def _graphsaint_labels(path: Path, nodes: int, bounds: Bounds) -> tuple[Array, int, bool]:
@@ -245,6 +272,7 @@ def _pairs(file: Path, bounds: Bounds) -> Iterator[Array]:
 
 READERS = {
     "dgl_reddit": read_dgl_reddit,
+    "graphsage": read_graphsage,
     "graphsaint": read_graphsaint,
     "mislove": read_mislove,
     "ogb": read_ogb,
