@@ -28,7 +28,7 @@ from pydantic import BaseModel, Field, StrictFloat, StrictInt, StrictStr, Valida
 
 from harness.files import json_object
 from harness.launch.namespaces import inside
-from harness.results.leases import start_time
+from harness.results.leases import process_space, start_time
 from harness.runtime import BRAND, branded
 from harness.runtime.counters import THRESHOLD
 
@@ -36,7 +36,7 @@ WORKER = "harness.runtime.rank"
 LOG_BYTES = 32 * 1024
 BRANDED_S = 5.0  # in which what ranks started has ended, once it was killed
 LARGEST = 2**63 - 1  # what columns of `epochs.parquet` can hold
-_SCRATCH = re.compile(r"harness-([0-9]+)-([0-9]+)-([0-9]+)-.+")
+_SCRATCH = re.compile(r"harness-([0-9.]+)-([0-9]+)-([0-9]+)-.+")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 DEFAULTS = {
     # By default glibc returns freed tensors to the kernel and faults them in again, 11,600 pages an epoch of
@@ -381,7 +381,7 @@ def _short(value: Any) -> str:
 def scratch() -> Iterator[Path]:
     """Yield an empty directory of this user below TMPDIR; if this process is killed, the next run removes it."""
     own = os.getpid()
-    with tempfile.TemporaryDirectory(prefix=f"harness-{_pid_space()}-{own}-{start_time(own) or 0}-") as directory:
+    with tempfile.TemporaryDirectory(prefix=f"harness-{process_space()}-{own}-{start_time(own) or 0}-") as directory:
         yield Path(directory)
 
 
@@ -389,14 +389,7 @@ def clean_scratch() -> None:
     """Remove what killed processes of this user left, those that are seen from here, and no others'."""
     for path in Path(tempfile.gettempdir()).glob("harness-*"):
         found = _SCRATCH.fullmatch(path.name)
-        if found and int(found[1]) == _pid_space() and start_time(int(found[2])) != int(found[3]):
+        if found and found[1] == process_space() and start_time(int(found[2])) != int(found[3]):
             with suppress(OSError):
                 if path.lstat().st_uid == os.getuid():
                     shutil.rmtree(path)
-
-
-def _pid_space() -> int:
-    # Process ids of another container say nothing here, so that names of directories have the ids' namespace.
-    with suppress(OSError):
-        return os.stat("/proc/self/ns/pid").st_ino
-    return 0

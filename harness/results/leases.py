@@ -43,7 +43,7 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 class RunnerInfo(BaseModel):
     """A runner's identity and what it does.
 
-    `machine` (its boot, and the namespace of process ids) and `born` (its start time) distinguish a process from all
+    `machine` (its boot, and `process_space`) and `born` (its start time) distinguish a process from all
     others. `job`: the cluster's name of its job; `elapsed_s`: seconds that the trial has run.
     """
 
@@ -93,10 +93,15 @@ def start_time(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
+def process_space() -> str:
+    """Return where ids and start times of processes are the same: a container has its own, perhaps after a move."""
+    spaces = [Path("/proc/self/ns", each) for each in ("pid", "time")]  # kernels before 5.6 have no second
+    return ".".join(str(each.stat().st_ino) for each in spaces if each.exists()) or "0"
+
+
 def _machine() -> str:
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {process_space()}"
     except OSError:
         return f"{platform.node()} {psutil.boot_time():.0f}"
 

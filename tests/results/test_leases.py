@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UserError
+from harness.launch.process import scratch
 from harness.results import leases as module
 from harness.results.leases import LEASES, RUNNERS, Lease, Leases, Runner, Runners
 
@@ -187,6 +188,25 @@ def test_a_runner_elsewhere_that_was_killed_is_dead_at_once(tmp_path: Path) -> N
     assert seen.dead(there.runner.id) is None
     there.beat("gone\n")
     assert seen.dead(there.runner.id) == "was killed"
+
+
+MOVED = ("unshare", "--time", "--monotonic=90000", "--boottime=90000", "--fork", "--kill-child", "--")
+
+
+@pytest.mark.skipif(
+    subprocess.run([*MOVED, "true"], capture_output=True, check=False).returncode != 0,
+    reason="makes a namespace of clocks, which needs root",
+)
+def test_a_runner_whose_clock_since_boot_differs_is_not_dead_and_its_files_stay(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib\nfrom harness.launch.process import clean_scratch\nfrom harness.results.leases import *\n"
+        "clean_scratch()\nprint(Runners(pathlib.Path(sys.argv[1])).dead('a'))"
+    )
+    with Runner(tmp_path, "a"), scratch() as own:
+        command = [*MOVED, sys.executable, "-c", code, str(tmp_path)]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        assert own.is_dir()
+    assert said == "None\n"
 
 
 def test_a_stopped_runner_on_this_machine_is_not_dead(tmp_path: Path) -> None:
