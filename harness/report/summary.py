@@ -162,7 +162,9 @@ def answer_sentence(section: Section, name: str) -> str:
         names = f"all others{arriving}" if several else listed([_named(section, key) for key in open_])
         text += f" but {names}, which may be as fast" if least else f"; {names} may be as fast"
         if between:
-            text += f", and {listed([_named(section, key) for key in between])}, surely behind others but not behind it"
+            before = dict.fromkeys(own for key in between for own in order if answer.leads(own, key))
+            late, whom = (listed([_named(section, key) for key in keys]) for keys in (between, before))
+            text += f", and {late}, surely behind {whom} but not behind the first"
         text += "" if max(own.count for own in answer.times.values()) > 1 else ", as one seed shows no difference"
     if never:
         names = listed([_named(section, key) for key in never])

@@ -103,7 +103,7 @@ def refuted(text: str, times: Mapping[Row, list[float]]) -> list[str]:
     (winner,) = rows_in(one(r"ranks: (.+?) reaches 88 % first, in ", text), times)
     never = rows_in(one(r"most seeds do not reach it with (.+?)\.", text), times)
     as_fast = one(r"(?:but|;) (?!all others)([^;]+?),? (?:which )?may be as fast", text)
-    open_ = rows_in(as_fast, times) | rows_in(one(r"fast, and (.+?), surely behind others", text), times)
+    open_ = rows_in(as_fast, times) | rows_in(one(r"fast, and (.+?), surely behind", text), times)
     if "all others may be as fast" in text:
         open_ = set(times)
     least = float(one(r"at least ([\d.]+) times sooner", text) or 1)
