@@ -14,6 +14,8 @@ from harness.check.training import Case, RankOutcome, train
 from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 
+pytestmark = pytest.mark.slow
+
 WORLD, NODES, FEATURES, CLASSES, HIDDEN, ITEM = 3, 60, 7, 4, 5, 4
 GRAPH = random_graph(11, NODES, degree=6, features=FEATURES, classes=CLASSES)
 PARTS = np.random.default_rng(0).integers(0, WORLD, NODES)

@@ -61,6 +61,7 @@ def test_a_shipped_method_is_what_it_claims(name: str) -> None:
     assert claimed - of_all == CLAIMS.get(name, {"exact", "unbiased", "bytes"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tiered(FAULTS, QUICK_FAULTS))
 def test_a_fault_is_seen_by_its_check(name: str) -> None:
     together = [f"support.methods:{each}" for each in FAULTS if (each in QUICK_FAULTS) == (name in QUICK_FAULTS)]
@@ -92,11 +93,12 @@ def test_an_option_that_there_is_not_is_the_users_mistake() -> None:
         check_method("bns-gcn", options={"ratio": 0.5})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "check", "told"),
     [
-        pytest.param("Twice", "runs", "the weights changed between two steps", marks=pytest.mark.slow),
-        pytest.param("WhenLookedAt", "runs", "an evaluation changed the weights", marks=pytest.mark.slow),
+        ("Twice", "runs", "the weights changed between two steps"),
+        ("WhenLookedAt", "runs", "an evaluation changed the weights"),
         ("AroundTheCommunicator", "flags", "rank 0: bytes: sockets sent"),
     ],
 )

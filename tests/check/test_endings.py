@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from support.ranks import run_ranks
 from support.training import run_all_to_the_end
 
@@ -12,6 +13,8 @@ from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case
 from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
+
+pytestmark = pytest.mark.slow
 
 MODEL = ModelSpec(name="sage", layers=2, hidden=8, dropout=0.5, norm="layer")
 SPEC = TrainSpec(epochs=6, threads=1, checksum_every=1, eval_every=3)

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.tiers import tiered
 
 from harness.check.claims import EXACT_SPEC, exact_check, limit_runs
 from harness.check.graphs import LIMITS, MODELS, TinyGraphs
 from harness.check.runs import CheckRun, Result, RunFailure, Subject, execute, find_all
 from harness.runtime.method import METHODS
+
+pytestmark = pytest.mark.slow
 
 WORLDS = [1, 4]
 MORE = 4  # ranks on which `full` runs every model on every graph, and every full-graph method its options
@@ -59,7 +60,7 @@ def results(world: int, folder: Path) -> dict[str, Result]:
     return execute(runs, limit_s=60)
 
 
-@pytest.mark.parametrize("world", tiered(WORLDS, [1]))
+@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", METHODS.names())
 def test_exact_setting_is_full_graph_training(name: str, world: int, folder: Path) -> None:
     runs, found = runs_of(name, world, graphs_in(folder)), results(world, folder)

@@ -17,6 +17,8 @@ from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import TrainSpec
 
+pytestmark = pytest.mark.slow
+
 MODEL = ModelSpec(layers=2, hidden=4, dropout=0)
 MORE: dict[str, list[dict[str, Any]]] = {  # options with statistics of their own
     "psc-gcn": [{"staleness": 2, "rate": 0.5, "cache": "inclusion", "capacity": 0.5}],

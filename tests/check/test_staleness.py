@@ -13,7 +13,6 @@ import torch
 from support import stale
 from support.ranks import run_ranks
 from support.stale import Rule
-from support.tiers import tiered
 from support.training import Drawn, train_and_watch
 
 from harness.check import oracle
@@ -148,7 +147,8 @@ def furthest(run: Run, want: stale.Result) -> float:
     return max(errors)
 
 
-@pytest.mark.parametrize("world", tiered(WORLDS, [2]))
+@pytest.mark.slow
+@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", METHODS)
 def test_training_is_the_stale_recursion(name: str, world: int, folder: Path) -> None:
     _, options, rule = METHODS[name]

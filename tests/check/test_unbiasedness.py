@@ -14,6 +14,8 @@ from harness.check.graphs import TinyGraphs
 from harness.check.runs import CheckRun, Result, Subject, execute, find_all
 from harness.runtime.method import METHODS
 
+pytestmark = pytest.mark.slow
+
 SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
     # 0.03 of these boundaries is less than one node: the rate at which public code samples no one.
     "bns fixed below one": ("bns-gcn", {"rate": 0.03, "sampler": "fixed"}),

@@ -15,6 +15,7 @@ import scipy.io
 import scipy.sparse as sp
 import torch
 from support.raw_formats import known, write_ogb_csv
+from support.tiers import tiered
 
 import harness
 from harness.cli import main
@@ -401,7 +402,7 @@ def from_ogb(place: Path) -> list[object]:
     return [place / "ogb"]
 
 
-@pytest.mark.parametrize("source", [as_pyg, as_dgl, from_csv, from_ogb])
+@pytest.mark.parametrize("source", tiered([as_pyg, as_dgl, from_csv, from_ogb], [as_pyg, from_csv]))
 @pytest.mark.timeout(120)
 def test_three_lines_train_a_graph(source: Any, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if source in (as_pyg, as_dgl):

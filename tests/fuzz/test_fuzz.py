@@ -16,7 +16,7 @@ from fuzz.mutate import CANARY
 from fuzz.targets import TARGETS
 from fuzz.watch import Watch
 
-QUICK = ("suite", "leases", "rendezvous")  # of users, of runners, of strangers
+QUICK = ("suite", "leases")  # of users, of runners
 RUNS = [(name, 12) for name in QUICK]
 RUNS += [pytest.param(target.name, 87, marks=pytest.mark.slow) for target in TARGETS]  # 23 targets: 2,000 inputs
 

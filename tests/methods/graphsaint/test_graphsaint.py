@@ -83,6 +83,7 @@ def probabilities(name: str) -> np.ndarray:
     return np.minimum(1, c * q)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRAPHS)
 def test_steps_learn_from_the_training_nodes_of_their_subgraphs(runs: dict[str, list[Run]], name: str) -> None:
     p, mask, ranks = probabilities(name), GRAPHS[name].train_mask, runs[name]
@@ -104,6 +105,7 @@ def test_steps_learn_from_the_training_nodes_of_their_subgraphs(runs: dict[str, 
     assert np.isfinite(losses[0]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRAPHS)
 def test_bytes_are_the_closed_form(runs: dict[str, list[Run]], name: str) -> None:
     ranks = runs[name]
@@ -118,12 +120,15 @@ def test_bytes_are_the_closed_form(runs: dict[str, list[Run]], name: str) -> Non
         assert_bytes(ranks, epoch, remote=remote, peers=peers, row=FEATURES * ITEM, label=label)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in OPTIONS if name.startswith("exact")])
 def test_all_nodes_are_full_graph_training(runs: dict[str, list[Run]], name: str) -> None:
     for full, exact in zip(runs["full"], runs[name], strict=True):
         assert_same_training(full, exact)
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["frontier", "rw", "mrw", "edge", "forest-fire", "clipped"])
 def test_counted_losses_estimate_the_sum_over_all_training_nodes(runs: dict[str, list[Run]], name: str) -> None:
     """1/lambda of the drawn training nodes sums to their number, on average over steps."""
@@ -149,6 +154,7 @@ def test_how_the_transpose_comes_about_changes_no_loss(runs: dict[str, list[Run]
     np.testing.assert_allclose(losses["built"], losses["frontier"], rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mean", "local mean"])
 def test_without_normalisation_a_rank_learns_from_the_mean_of_its_subgraph(
     runs: dict[str, list[Run]], name: str
@@ -160,6 +166,9 @@ def test_without_normalisation_a_rank_learns_from_the_mean_of_its_subgraph(
             np.testing.assert_allclose(taken.weights, 1 / max(taken.learnt.size, 1))
 
 
+@pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["local", "local mean"])
 def test_local_scope_reads_inner_nodes_and_sends_no_feature(runs: dict[str, list[Run]], name: str) -> None:
     for rank, run in enumerate(runs[name]):
