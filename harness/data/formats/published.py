@@ -94,7 +94,7 @@ def read_graphsage(source: Path, name: str, work: Path) -> GraphData:
         listed = np.array([(each["id"], each["val"], each["test"]) for each in content["nodes"]])
         ends = np.array([(each["source"], each["target"]) for each in content["links"]]).reshape(-1, 2)
         if not len(listed) or (listed[:, 0] != np.arange(len(listed))).any() or (ends.dtype.kind != "i" and len(ends)):
-            raise DataError("nodes are not numbered from 0 on in their order", file=graph)
+            raise DataError("nodes are not numbered from 0 on in their order, or links have other ends", file=graph)
     bounds.check(graph, nodes=len(listed), edges=len(ends))
     val, test = listed[:, 1:].T.astype(np.bool_)
     return GraphData.of(
