@@ -193,8 +193,7 @@ def published() -> dict[str, Published]:
     options: dict[str, Any] = {"inductive": True, "normalize": "standard", "size_bytes": 1_300_000_000}
     reddit = _info("reddit", (232_965, 114_615_892, 602, 41), source, **options)
     source = "GraphSAGE (Hamilton et al. 2017), github.com/williamleif/GraphSAGE, MIT"
-    options = {"multilabel": True, "inductive": True, "normalize": "standard", "size_bytes": 20_000_000}
-    ppi = _info("ppi", (14_755, 450_540, 50, 121), source, **options)
+    ppi = _info("ppi", (14_755, 450_540, 50, 121), source, multilabel=True, inductive=True, normalize="standard")
     source = "Mislove et al. 2007, socialnetworks.mpi-sws.org/data-imc2007.html, no licence stated"
     youtube = _info("youtube", (1_138_499, 5_980_886, 2_048, 64), source, multilabel=True, size_bytes=12_000_000)
     youtube_urls = tuple(f"{_MISLOVE_URL}/youtube-{part}.txt.gz" for part in ("links", "groupmemberships"))

@@ -61,7 +61,6 @@ def test_a_shipped_method_is_what_it_claims(name: str) -> None:
     assert claimed - of_all == CLAIMS.get(name, {"exact", "unbiased", "bytes"})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", tiered(FAULTS, QUICK_FAULTS))
 def test_a_fault_is_seen_by_its_check(name: str) -> None:
     together = [f"support.methods:{each}" for each in FAULTS if (each in QUICK_FAULTS) == (name in QUICK_FAULTS)]
@@ -69,6 +68,7 @@ def test_a_fault_is_seen_by_its_check(name: str) -> None:
     assert set(report.failed) == FAULTS[name], "\n".join(report.lines)
 
 
+@pytest.mark.slow
 def test_a_rank_that_waits_for_ever_is_ended_and_told_where_it_was() -> None:
     report = check_method("support.methods:Waiting", limit_s=10)
     # Nor does it send what it says, where no rank has a boundary.

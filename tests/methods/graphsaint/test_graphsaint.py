@@ -128,7 +128,6 @@ def test_all_nodes_are_full_graph_training(runs: dict[str, list[Run]], name: str
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["frontier", "rw", "mrw", "edge", "forest-fire", "clipped"])
 def test_counted_losses_estimate_the_sum_over_all_training_nodes(runs: dict[str, list[Run]], name: str) -> None:
     """1/lambda of the drawn training nodes sums to their number, on average over steps."""
@@ -148,6 +147,7 @@ def test_counted_losses_estimate_the_sum_over_all_training_nodes(runs: dict[str,
     assert len({step.nodes.tobytes() for step in taken}) == len(taken)
 
 
+@pytest.mark.slow
 def test_how_the_transpose_comes_about_changes_no_loss(runs: dict[str, list[Run]]) -> None:
     losses = {name: [row["loss"] for row in runs[name][0].rows] for name in ("permuted", "built", "frontier")}
     assert losses["permuted"] == losses["frontier"]
@@ -167,8 +167,6 @@ def test_without_normalisation_a_rank_learns_from_the_mean_of_its_subgraph(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["local", "local mean"])
 def test_local_scope_reads_inner_nodes_and_sends_no_feature(runs: dict[str, list[Run]], name: str) -> None:
     for rank, run in enumerate(runs[name]):
@@ -180,6 +178,7 @@ def test_local_scope_reads_inner_nodes_and_sends_no_feature(runs: dict[str, list
             assert run.epochs[0][0].total == GRAPHS["labels"].train_mask.sum()
 
 
+@pytest.mark.slow
 def test_reshuffled_parts_are_new_ones_whose_features_come_once(runs: dict[str, list[Run]]) -> None:
     ranks, held = runs["parts"], [rank == PARTS for rank in range(WORLD)]
     before = held
@@ -202,6 +201,7 @@ def test_reshuffled_parts_are_new_ones_whose_features_come_once(runs: dict[str, 
     assert not (parts[0] == PARTS.astype(bool)).all()
 
 
+@pytest.mark.slow
 def test_a_small_graph_is_drawn_in_eighths_by_default(runs: dict[str, list[Run]]) -> None:
     for run in runs["by default"]:
         for steps in run.epochs:
