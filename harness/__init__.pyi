@@ -10,6 +10,7 @@ from .deferred import torch as torch
 from .errors import UserError as UserError
 from .metrics import Metric as Metric
 from .models.layer import GraphLayer as GraphLayer
+from .report import plot as plot
 from .report import write_report as write_report
 from .report.views import ReportView as ReportView
 from .results.frames import load_epochs as load_epochs

@@ -134,6 +134,12 @@ def shortened(text: str) -> str:
     return words if len(words) <= 5_000 else f"{words[:2500]} ... {words[-2400:]}"
 
 
+def one_line(text: str, limit: int = 300) -> str:
+    """Return a text in one line, cut off after so many characters."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return "did you mean 'x'?" or the list of what there is, for an unknown `name`."""
     names = sorted(known)

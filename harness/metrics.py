@@ -335,39 +335,11 @@ def _table() -> Iterable[Metric]:
     yield Metric("socket_ratio", sent, heading="Sockets / counted")
     yield Metric("interface_ratio", sent, heading="Own interfaces / counted")
 
-
-def _of_epochs() -> Iterable[Metric]:
-    """Yield the metrics that only `load_epochs` has."""
-    yield Metric("epoch", epoch_doc="`epoch` from 0")
-    yield Metric("rank", epoch_doc="`epoch` from 0")
-    yield Metric("barriers", epoch_doc="how this epoch was timed; barriers waited at")
-    seen = ("in the same windows: cores busy with anything, with this rank, and taken by the host; share of the time "
-        "in which a quota stopped it; times that heat slowed a core; mean clock")
-    units = {"busy_cores": "cores", "own_cores": "cores", "steal_cores": "cores", "throttled": "fraction",
-        "thermal_throttles": "", "cpu_mhz": "MHz"}
-    for name, unit in units.items():
-        yield Metric(name, unit=unit, epoch_doc=seen)
-    cpu = "CPU time of this process, all threads; the same by the phase the trainer was in"
-    yield Metric("cpu_s", unit="s", epoch_doc=cpu)
-    for phase in PHASES:
-        yield Metric(f"cpu_{phase}_s", unit="s", epoch_doc=cpu, family="cpu_PHASE_s")
-    yield Metric("loss", epoch_doc="cross-entropy, or binary cross-entropy summed over classes: mean over the training "
-        "rows of all ranks (mini-batches: over the steps, weighted by rows)")
-    yield Metric("lr", epoch_doc="learning rate")
-    for split in ("train", "val", "test"):
-        doc = "exact evaluation; NaN where not evaluated"
-        yield Metric(f"{split}_score", unit="fraction", better="more", epoch_doc=doc)
-    for split in ("val", "test"):
-        yield Metric(f"sampled_{split}_score", unit="fraction", better="more", epoch_doc="with `train.sampled_eval`: "
-            "the same nodes scored on blocks that the method draws for them, the same draws each time; NaN for methods "
-            "that draw for no node in particular. Never used to choose the best epoch")
 # fmt: on
 
 
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _table()}
 """The tool's own metrics of a trial by name, in the order of the columns of `load_results`."""
-EPOCH_METRICS: Mapping[str, Metric] = {each.name: each for each in (*METRICS.values(), *_of_epochs()) if each.epoch_doc}
-"""Those of an epoch and rank, by the column of `load_epochs`."""
 
 
 def find_metric(name: str, declared: Iterable[Metric] = ()) -> Metric:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from harness.claims.measured import By, Measured, Results, Sureness, against, same_runs
+from harness.claims.measured import By, Measured, Results, Sureness, against
 from harness.errors import UserError
 from harness.metrics import Formula, Metric, find_metric
 from harness.results.frames import load_inputs
@@ -106,7 +106,9 @@ def _finding(claim: Claim, row: Row | UserError, results: Results, unit: str, su
     if isinstance(row, UserError):
         return Finding("", (), None, None, "", "not measured", row.message)
     metric = Formula.parse(claim.metric)
-    cells = same_runs([results.measure(metric, cell, sureness.metric.machine) for cell in row])
+    cells = [results.measure(metric, cell, sureness.metric.machine) for cell in row]
+    if common := set.intersection(*(set(cell.runs) for cell in cells)):
+        cells = [replace(each, runs={key: own for key, own in each.runs.items() if key in common}) for each in cells]
     lacking = join_unique(cell.lacking for cell in cells)
     values = tuple(cell.value for cell in cells)
     if claim.expect.order is not None:

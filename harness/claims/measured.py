@@ -84,12 +84,6 @@ class Results:
         return Measured(runs, why)
 
 
-def same_runs(cells: Sequence[Measured]) -> list[Measured]:
-    """Return the cells with the runs that all of them have, if they share any."""
-    common = set.intersection(*(set(cell.runs) for cell in cells))
-    return [replace(c, runs={key: c.runs[key] for key in c.runs if key in common}) if common else c for c in cells]
-
-
 @dataclass(frozen=True)
 class Sureness:
     """How intervals of a claim's values are made.

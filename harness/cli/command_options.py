@@ -339,6 +339,11 @@ class SuiteOptions:
         repeats = [] if self.repeat is None else [f"repeat={self.repeat}"]
         return [*(self.set_ or []), *repeats, *([] if self.interleave else ["interleave=false"])]
 
+    @property
+    def seeds_chosen(self) -> bool:
+        """Whether the command says with which seeds."""
+        return any(each.startswith("seeds=") for each in self.overrides)
+
     def run_options(self, **others: Any) -> RunOptions:
         """Return the options of a run; `others`: fields that are not the suite's."""
         from harness.launch.slots import RunOptions
@@ -358,8 +363,7 @@ class SuiteOptions:
         if self.twin is not None:
             from harness.launch.twins import LEAST_SEEDS, suite_of_twins
 
-            chosen = any(each.startswith("seeds=") for each in self.overrides)
-            suite, twins = suite_of_twins(suite, scale_of(self.twin), 0 if chosen else LEAST_SEEDS)
+            suite, twins = suite_of_twins(suite, scale_of(self.twin), 0 if self.seeds_chosen else LEAST_SEEDS)
             said.append(twins)
         for line in said:
             typer.echo(f"note: {line}", err=True)

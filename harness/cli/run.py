@@ -30,7 +30,7 @@ from harness.cli.command_options import (
     suite_path,
 )
 from harness.cli.terminal import outlive_readers, table
-from harness.cli.until import Budget, FreshSeeds, Until, run_until_decided
+from harness.cli.until import Budget, FreshSeeds, Until, run_until_decided, run_while_time_allows
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -117,8 +117,9 @@ def run(
         wanted = replace(wanted, jobs=1 if cluster is not None or share is not None else jobs_here(wanted))
     else:
         require_named_device(loaded, asked.device)
-    if rounds is not None:
-        code = _decide(loaded, trials, store, options, rounds)
+    sized = asked.twin is not None and not asked.seeds_chosen and asked.only is None and asked.shard is None
+    if rounds is not None or (sized and one_by_one and request is None and share is None):
+        code = _run_rounds(loaded, trials, store, options, rounds)
     elif local and wanted.jobs == 1:
         code = _run_on(cluster, loaded, trials, store, options)
     else:
@@ -140,13 +141,19 @@ def _rounds(budget: str, one_by_one: bool) -> Budget:
     return Budget.parse(budget)
 
 
-def _decide(loaded: Suite, trials: list[TrialConfig], store: ResultStore, options: RunOptions, budget: Budget) -> int:
-    """Run rounds of fresh seeds; say why they ended, and return the exit code."""
+def _run_rounds(
+    loaded: Suite, trials: list[TrialConfig], store: ResultStore, options: RunOptions, budget: Budget | None
+) -> int:
+    """Run rounds of fresh seeds, without a budget those of twins; say why they ended, and return the exit code."""
+    from harness.launch.twins import FIRST_SEEDS, TOTAL_S
 
     def run_here(suite: Suite, some: Sequence[TrialConfig]) -> int:
         return _run_on(None, suite, [*some], store, options)
 
-    code, why = run_until_decided(loaded, trials, store, run_here, budget)
+    if budget is None:
+        code, why = run_while_time_allows(loaded, trials, store, run_here, FIRST_SEEDS, TOTAL_S)
+    else:
+        code, why = run_until_decided(loaded, trials, store, run_here, budget)
     typer.echo(f"\n{why}" if why else "", nl=bool(why))
     return code
 

@@ -1,10 +1,10 @@
-"""`harness run --until decided`: rounds of fresh seeds for what may still be the fastest."""
+"""Fresh seeds for what may still be the fastest: until that is known (`run --until decided`), or while time is left."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -75,11 +75,10 @@ def run_until_decided(
     Raises:
         UserError: no time to a target is known after the first round.
     """
-    from harness.results.record_store import SUITE_FILE, read_suite, seeds_at_looks
-    from harness.suite.expand import expand
+    from harness.results.record_store import seeds_at_looks
 
     def ended(why: str) -> tuple[int, str]:
-        store.keep_suite(read_suite(store.directory / SUITE_FILE).model_copy(update={"decided": why}))
+        _keep_end(store, why)
         return worst, why
 
     ran, wanted, first, worst = dict[str, "TrialConfig"](), list(trials), len(suite.seeds), 0
@@ -93,14 +92,68 @@ def run_until_decided(
         undecided, ends = _look(store, ran)
         if not undecided:
             return ended(f"{', '.join(sorted(set(ends)))} with {count} seeds")
-        kept = {ran[id_].seedless for id_ in undecided}
-        seeds = _seeds(suite, more)
-        every = expand(suite.model_copy(update={"seeds": seeds}), device=trials[0].device)  # in turns over all rounds
-        wanted = [trial for trial in every if trial.seed in seeds[count:] and trial.seedless in kept]
+        wanted = _with_fresh_seeds(suite, [ran[id_] for id_ in undecided], count, more)
         fresh, last = (_walls_s(store.directory, ids) for ids in (ran.keys() - base, undecided))
         if not budget.allows(len(wanted), fresh, sum(last) / max(1, len(last))):
             return ended(f"not decided with {count} seeds: another round would exceed the budget of {budget.text}")
     raise AssertionError  # seeds do not end
+
+
+def run_while_time_allows(
+    suite: Suite, trials: Sequence[TrialConfig], store: ResultStore, run: Run, first: int, seconds: float
+) -> tuple[int, str]:
+    """Run trials with the `first` of the suite's seeds, then what reaches the target with fresh ones, as many as fit.
+
+    What reaches it with none of the first seeds gets no more, and nothing is judged in between: the results are looked
+    at once, at the end. A run that was cut off, and begins again, does what it did.
+
+    Args:
+        seconds: what all trials may take; what reaches the target has all seeds of the suite at least.
+        store: as for `run_until_decided`, which explains what is returned, too.
+    """
+    begun = [trial for trial in trials if trial.seed in suite.seeds[:first]]
+    worst = run(suite.model_copy(update={"seeds": suite.seeds[:first], "first_seeds": first}), begun)
+    if worst > 1:
+        return worst, ""
+    arrived = _arrived(store, begun)
+    each_s = sum(_walls_s(store.directory, {trial.id for trial in arrived})) / first
+    left_s = seconds - sum(_walls_s(store.directory, {trial.id for trial in begun}))
+    count = max(len(suite.seeds), first + int(left_s / each_s)) if each_s else first
+    if count > first:
+        fresh = _with_fresh_seeds(suite, arrived, first, count)
+        more = suite.model_copy(update={"seeds": _seeds(suite, count), "first_seeds": first})
+        worst = max(worst, run(more, fresh))
+        if worst > 1:
+            return worst, ""
+    rows = len({trial.seedless for trial in arrived})
+    then = f"{count} of the {rows} that reach the target" if rows else "none of which reaches the target"
+    why = f"{first} seeds of each configuration, {then}"
+    _keep_end(store, why)
+    return worst, why
+
+
+def _arrived(store: ResultStore, trials: Sequence[TrialConfig]) -> list[TrialConfig]:
+    """Return the trials of all configurations that reach the target with a seed."""
+    ids = set[str]()
+    for answer in _answers(store, {trial.id for trial in trials}):
+        reached = [key for key, own in answer.times.items() if own.reached]
+        ids |= {str(trial) for key in reached for trial in answer.section.select(*key, ok=False)["trial"]}
+    return [trial for trial in trials if trial.id in ids]
+
+
+def _with_fresh_seeds(suite: Suite, trials: Sequence[TrialConfig], first: int, count: int) -> list[TrialConfig]:
+    """Return the same configurations with the seeds from `first` to `count`, in turns over all rounds."""
+    from harness.suite.expand import expand
+
+    kept, seeds = {trial.seedless for trial in trials}, _seeds(suite, count)
+    every = expand(suite.model_copy(update={"seeds": seeds}), device=trials[0].device)
+    return [trial for trial in every if trial.seed in seeds[first:] and trial.seedless in kept]
+
+
+def _keep_end(store: ResultStore, why: str) -> None:
+    from harness.results.record_store import SUITE_FILE, read_suite
+
+    store.keep_suite(read_suite(store.directory / SUITE_FILE).model_copy(update={"decided": why}))
 
 
 def _seeds(suite: Suite, count: int) -> tuple[int, ...]:
@@ -117,20 +170,23 @@ def _walls_s(directory: Path, ids: Collection[str]) -> list[float]:
 
 def _look(store: ResultStore, ran: dict[str, TrialConfig]) -> tuple[set[str], list[str]]:
     """Return the trials of what may still be the fastest where that is not known; and how it is known elsewhere."""
-    from harness.report.sections import make_sections
-    from harness.report.views.answer import AnswerView
-    from harness.results.frames import load_inputs
-
-    inputs = load_inputs(store.directory).only({(store.suite, id_) for id_ in ran})
     undecided, ends = set[str](), []
-    for section in make_sections(inputs):
-        answer = AnswerView(section)
+    for answer in _answers(store, ran):
         end = _end_of(answer)
         if end:
             ends.append(end)
         else:
-            undecided |= {str(t) for key in answer.open for t in section.select(*key, ok=False)["trial"]}
+            undecided |= {str(t) for key in answer.open for t in answer.section.select(*key, ok=False)["trial"]}
     return undecided, ends
+
+
+def _answers(store: ResultStore, trials: Iterable[str]) -> list[AnswerView]:
+    from harness.report.sections import make_sections
+    from harness.report.views.answer import AnswerView
+    from harness.results.frames import load_inputs
+
+    inputs = load_inputs(store.directory).only({(store.suite, id_) for id_ in trials})
+    return [AnswerView(section) for section in make_sections(inputs)]
 
 
 def _end_of(answer: AnswerView) -> str:

@@ -328,9 +328,8 @@ def _features(loose: Loose, work: Path, changes: list[str]) -> Array:
     given = loose.features
     if given is None:
         raise DataError("has no features", fix="give them: numbers [N, F]")
-    if (
-        _is_sparse(given) and given.shape[0] > psutil.virtual_memory().total // 16
-    ):  # of each an offset, in its shape alone
+    # A sparse matrix has an offset for each row, in its shape alone.
+    if _is_sparse(given) and given.shape[0] > psutil.virtual_memory().total // 16:
         raise DataError(f"features are {list(given.shape)}: more rows than fit in memory")
     found = given.tocsr() if _is_sparse(given) else _numbers(given, "features")
     if found.ndim == 1:

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from harness.errors import one_line
 from harness.launch.fork_server import NoWarmStart, fork_server
 from harness.launch.hardware import oom_kills
 from harness.launch.process import (
@@ -308,7 +309,7 @@ def failure_of(process: RankProcess, out: Path, *, oom: bool = False) -> RankFai
         return RankFailure(rank, "timeout", process.hung, process.order or 0)
     if written is not None and written["status"] != "ok":
         status = next((known for known in SEVERITY if known == written["status"]), "error")
-        reason = f"said: {_one_line(str(written.get('reason') or written['status']))}"
+        reason = f"said: {one_line(str(written.get('reason') or written['status']))}"
     elif code is not None and code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
         reason = f"was killed by signal {-code} ({name})"
@@ -320,11 +321,6 @@ def failure_of(process: RankProcess, out: Path, *, oom: bool = False) -> RankFai
         reason = "ended without a result"
     else:
         lines = log_tail(out, rank).rstrip().splitlines()
-        reason = f"exited with code {code}" + (f": {_one_line(lines[-1])}" if lines else "")
+        reason = f"exited with code {code}" + (f": {one_line(lines[-1])}" if lines else "")
     lost = written is None and status == "error"
     return RankFailure(rank, status, reason, process.order or 0, process.asked, lost=lost)
-
-
-def _one_line(text: str, limit: int = 300) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit else flat[: limit - 1] + "…"

@@ -275,8 +275,8 @@ def run_suite(
             every = list({trial.id: trial for trial in (*(before.trials if before else ()), *trials)}.values())
         else:
             every = expand(suite, device=trials[0].device if trials else None, data_dir=options.data_dir)
-            if suite.first_look:  # of the seeds that follow only those of a round run
-                asked, first = {trial.id for trial in trials}, suite.seeds[: suite.first_look]
+            if all_have := suite.first_look or suite.first_seeds:  # of the seeds that follow only those of a round run
+                asked, first = {trial.id for trial in trials}, suite.seeds[:all_have]
                 every = [t for t in every if t.seed in first or t.id in asked or (store.directory / t.id).is_dir()]
         today, _ = on_todays_data(every, store, options.data_dir)
         store.keep_suite(kept(suite, today))

@@ -17,6 +17,7 @@ from harness.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from harness.registry import PluginKey
+    from harness.results.frames import ResultInputs
     from harness.results.record_store import KeptSuite
     from harness.spec import PluginSource
 
@@ -52,17 +53,14 @@ def write_report(
     """
     with render_workers(workers if set(DRAWN) & set(formats) else 0) as pool:
         from harness.report.page import make_report
-        from harness.report.sections import with_needed_baselines
         from harness.report.write import FILES, write_files
-        from harness.results.frames import load_inputs
 
         for name in formats:
             if name not in FILES:
                 raise UserError(f"no format '{name}'", key="--format", fix=nearest(name, FILES))
         if not formats:
             raise UserError("names no format", key="--format", fix=f"known: {', '.join(FILES)}")
-        listed = [Path(results)] if isinstance(results, Path | str) else list(results)
-        inputs = with_needed_baselines(load_inputs(listed, baselines))
+        listed, inputs = _read(results, baselines)
         named = "-".join(dict.fromkeys(path.resolve().name for path in listed))
         target = Path("reports") / named[:_LONGEST] if out is None else Path(out)
         report = replace(make_report(inputs, suites, plugins), renewed_s=renewed_s)
@@ -71,6 +69,42 @@ def write_report(
             for line in (*(sentence for _, sentence in report.sentences), report.line):
                 say(line)
         return written
+
+
+class Drawn(dict[str, str]):
+    """Figures as SVG, by name; a notebook shows them one below the other."""
+
+    def _repr_html_(self) -> str:
+        return "\n".join(text[text.index("<svg") :] for text in self.values())
+
+
+def plot(results: Path | str | Sequence[Path], figure: str = "answer") -> Drawn:
+    """Draw a figure of the report for each data set and model, for a notebook.
+
+    Args:
+        results: as for `write_report`.
+        figure: how its files are called (`figures/*.svg`), or how their names end: `answer`, `convergence`, `step`.
+
+    Raises:
+        UserError: there is no trial, or no such figure.
+    """
+    from harness.report.page import make_report
+    from harness.report.write import draw_all
+
+    every = {each.name: each for each in make_report(_read(results)[1]).pictures}
+    found = [each for name, each in every.items() if f"-{name}".endswith(f"-{figure}")]
+    if not found:
+        raise UserError(f"no figure '{figure}'", key="figure", fix=nearest(figure, every))
+    return Drawn({name: files["svg"].decode() for name, files in draw_all(found, "svg", None)})
+
+
+def _read(results: Path | str | Sequence[Path], baselines: Sequence[Path] = ()) -> tuple[list[Path], ResultInputs]:
+    """Return the directories that are named, and their trials."""
+    from harness.report.sections import with_needed_baselines
+    from harness.results.frames import load_inputs
+
+    listed = [Path(results)] if isinstance(results, Path | str) else list(results)
+    return listed, with_needed_baselines(load_inputs(listed, baselines))
 
 
 MOST = 3  # processes; each takes a second or two to import what it draws with

@@ -99,12 +99,6 @@ def placed(view: AnswerView) -> list[tuple[Key, float | None, str]]:
     return found
 
 
-def projectable(records: Mapping[RecordKey, Record], base: str | None = None) -> dict[RecordKey, Record]:
-    """Return the trials to project from: of those that differ in network alone one, see `base_of`."""
-    found = (base_of(group, base) for group in counterparts(records.values()))
-    return {(record.suite, record.trial): record for record in found if record}
-
-
 def unchanged(section: Section) -> Section | None:
     """Return a section that is the same on every network, as all its trials are on one part; else None."""
     return section if max(section.parts, default=1) == 1 else None
@@ -126,7 +120,8 @@ def find_elsewhere(
     ranks_per_host: int = 1,
 ) -> list[Elsewhere]:
     """Return sections on each of the links; nothing where no trial can be projected."""
-    bases, off = projectable(records, base), checked(records.values())
+    chosen = (base_of(group, base) for group in counterparts(records.values()))
+    bases, off = {(one.suite, one.trial): one for one in chosen if one}, checked(records.values())
     made = [
         Elsewhere(link, off, {
             section.anchor: own for section in sections

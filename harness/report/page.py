@@ -300,11 +300,6 @@ def render_html(report: Report, homes: Mapping[str, str]) -> str:
     )
 
 
-def render_markdown(report: Report, *, figures: bool) -> str:
-    """Return the report as Markdown; `figures`: whether it shows the files under `figures/`."""
-    return templates(autoescape=False).get_template("report.md.j2").render(report=report, figures=figures)
-
-
 def escape_markdown(value: object) -> str:
     """Return text that is shown as it is in a Markdown paragraph or table cell: no markup, no HTML."""
     line = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

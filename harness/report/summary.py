@@ -147,24 +147,21 @@ def answer_sentence(section: Section, name: str) -> str:
     first, *others = order
     least = {key: factor for key in others if (factor := answer.leads(first, key)) is not None}
     unsure, never = [key for key in others if key not in least], [key for key in answer.rows if key not in order]
-    open_, between = ([key for key in unsure if (key in answer.open) == fast] for fast in (True, False))
-    if not open_:  # it is surely behind none of these, and they are behind others: which of all is fastest is open
-        open_, between = unsure, []
+    # Where none of these may be the fastest, the first is surely behind another row: which of all is fastest is open.
+    open_ = [key for key in unsure if key in answer.open] or unsure
+    between = [key for key in unsure if key not in open_]
     text = f"{where}: {_named(section, first)} reaches {goal}{' first,' if others else ''} in {_seconds(answer, first)}"
     arriving = " that reach it" if never else ""
-    if least:
+    if least and not between:
         ahead = math.floor(100 * min(least.values())) / 100  # rounded up it would not hold
         all_others = f"all{'' if open_ else ' others'}{arriving}"
         whom = _named(section, next(iter(least))) if len(others) == 1 else all_others
         text += f", {f'at least {ahead:.4g} times ' if ahead > 1 else ''}sooner than {whom}"
     if open_:
-        several = len(open_) > (NAMED if never else 1) and not least and not between
+        several = len(open_) > (NAMED if never else 1) and len(open_) == len(others)
         names = f"all others{arriving}" if several else listed([_named(section, key) for key in open_])
-        text += f" but {names}, which may be as fast" if least else f"; {names} may be as fast"
-        if between:
-            before = dict.fromkeys(own for key in between for own in order if answer.leads(own, key))
-            late, whom = (listed([_named(section, key) for key in keys]) for keys in (between, before))
-            text += f", and {late}, surely behind {whom} but not behind the first"
+        text += f" but {names}, which may be as fast" if least and not between else f"; {names} may be as fast"
+        text += f". All others{arriving} are surely slower than one of these" if between else ""
         text += "" if max(own.count for own in answer.times.values()) > 1 else ", as one seed shows no difference"
     if never:
         names = listed([_named(section, key) for key in never])
@@ -173,7 +170,7 @@ def answer_sentence(section: Section, name: str) -> str:
         every = len(more) == len(answer.rows) - len(answer.open)
         names = "all others" if every else listed([_named(section, key) for key in more])
         text += f". After another search of the settings {names} may be as fast, too"
-    return f"{text}.{_pays(answer, set(unsure))}"
+    return f"{text}.{_pays(answer, set(open_))}"
 
 
 def _pays(answer: AnswerView, undecided: set[Key]) -> str:

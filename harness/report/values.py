@@ -216,8 +216,8 @@ def factor(value: float) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """List names, of many the first."""
-    shown, more = names[:NAMED], len(names) - NAMED
-    return ", ".join(shown) + (f" and {more} other{'s' * (more > 1)}" if more > 0 else "")
+    shown = names if len(names) <= NAMED + 1 else [*names[:NAMED], f"{len(names) - NAMED} others"]
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
 
 
 NAMED = 3  # variants that a sentence names

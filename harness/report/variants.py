@@ -137,18 +137,12 @@ def find_variants(results: pd.DataFrame, record_of: RecordOf = lambda row: None)
     styles = variant_styles([found[key][0] for key in keys], colours, [datasets[key] for key in keys])
     for key, style in zip(keys, styles, strict=True):
         method, options, said = found[key]
-        own = {name.partition(".")[2]: value for name, value in _own_of(key).items()}
+        own = {name.partition(".")[2]: value for each in json.loads(key)[2:] for name, value in each.items()}
         label = variant_label(method, options | own, shown[method] | own.keys())
         family = str(said.get("family", ""))
         base, plain = is_baseline(said, options, family), said.get("plain") or {}
         variants[key] = Variant(key, method, label, style, common.get(method, ""), family, base, plain)
     return variants
-
-
-def _own_of(key: str) -> Json:
-    """Return what the variant of a key sets itself, as far as it is part of the key."""
-    parts = json.loads(key)
-    return dict(parts[2]) if len(parts) > 2 else {}
 
 
 def _labelled(options: Mapping[str, Any], declared: Json) -> set[str]:

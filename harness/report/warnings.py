@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from harness.data.partition import boundary_warning
+from harness.errors import one_line
 from harness.report.sections import Section
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.values import values_of
@@ -61,7 +62,7 @@ FLAGS = (  # the last one: what records are flagged with
         "‡", "Noisy timing",
         f"95 % bootstrap interval of the median epoch time wider than {NOISY:.0%} of it, and fewer than {SEEDS} seeds, "
         "whose deviation would show it".replace("%", " %"),
-        lambda frame: frame["noisy"].eq(True) & (_trials_of_cell(frame) < SEEDS),
+        lambda of: of["noisy"].eq(True) & (of.groupby(["variant", "parts"])["trial"].transform("size") < SEEDS),
         lambda bad: _worst((bad["epoch_time_high_s"] - bad["epoch_time_low_s"]) / bad["epoch_time_s"]),
     ),
     Flag(
@@ -78,10 +79,6 @@ FLAGS = (  # the last one: what records are flagged with
         lambda frame: frame["flags"].ne(""), lambda bad: join_unique("; ".join(bad["flags"]).split("; ")),
     ),
 )  # fmt: skip
-
-
-def _trials_of_cell(frame: pd.DataFrame) -> pd.Series[int]:
-    return frame.groupby(["variant", "parts"])["trial"].transform("size")
 
 
 def _is_true(frame: pd.DataFrame, column: str) -> pd.Series[bool]:
@@ -111,7 +108,6 @@ _LABELS = {
 }  # fmt: skip
 REFERENCE = "reference_s"
 HARDWARE = ("cpu", "cores", "gpus")  # of the environment: what times depend on
-_REASON_LENGTH = 300
 REMOTE = "stat_remote_nodes"
 PROMISED = 0.1  # share of the bytes of the baseline beyond the share of edges from which a note says so
 
@@ -325,7 +321,7 @@ def failure_table(sections: list[Section]) -> Table | None:
     rows: list[Row] = []
     for section in sections:
         bad = section.frame[section.frame["status"] != "ok"]
-        for (status, reason), group in bad.groupby(["status", bad["reason"].map(_one_line)], sort=True):
+        for (status, reason), group in bad.groupby(["status", bad["reason"].map(text).map(one_line)], sort=True):
             methods = [v.label for v in section.variants if v.key in set(group["variant"])]
             cells = (
                 Cell(str(status), number=False),
@@ -341,11 +337,6 @@ def failure_table(sections: list[Section]) -> Table | None:
     heads = Group("", ("Status", "Trials", "Methods", "P", "Seeds", "Reason"))
     caption = "Status and reason as recorded; each trial's directory has the end of its log (log.txt)."
     return Table("Skipped and failed trials", caption, "Data set · model", (heads,), tuple(rows))
-
-
-def _one_line(reason: object) -> str:
-    line = " ".join(text(reason).split())
-    return line if len(line) <= _REASON_LENGTH else line[: _REASON_LENGTH - 1] + "…"
 
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")

@@ -10,13 +10,14 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
+from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
 import pandas as pd
 
 from harness.report.figure import Figure, Picture
-from harness.report.page import LEFT_OUT, Report, ShownSection, render_html, render_markdown, to_csv
+from harness.report.page import LEFT_OUT, Report, ShownSection, render_html, templates, to_csv
 from harness.report.table import Cell, Row, Table
 from harness.results.frames import ResultInputs
 
@@ -49,7 +50,8 @@ def _files(
     if "html" in formats:
         yield PAGE, render_html(report, _homes(inputs, out)).encode()
     if "md" in formats:
-        yield TEXT, render_markdown(report, figures="svg" in formats).encode()
+        markdown = templates(autoescape=False).get_template("report.md.j2")
+        yield TEXT, markdown.render(report=report, figures="svg" in formats).encode()
     if "csv" in formats:
         yield from csv_files(report, inputs)
     if "latex" in formats:
@@ -114,20 +116,6 @@ TEXT_LABEL = 34  # and next to text
 BROKEN = 24  # characters of another column that do; numbers always do
 MAIN = "main.tex"
 CAMERA_READY = "camera-ready"  # where figures for print are, next to the tables' directory
-PREAMBLE = r"""\documentclass[10pt]{article}
-\usepackage[T1]{fontenc}
-\usepackage[utf8]{inputenc}
-\IfFileExists{lmodern.sty}{\usepackage{lmodern}}{}
-\usepackage[a4paper,margin=2.2cm]{geometry}
-\usepackage{graphicx}
-% What the tables need: these three.
-\usepackage{booktabs}
-\usepackage{tabularx}
-\usepackage[export]{adjustbox}
-\setlength{\parindent}{0pt}
-\raggedbottom
-\extrafloats{500}
-"""
 OPENING = r"""% Needs \usepackage{booktabs,tabularx,adjustbox} and \usepackage[T1]{fontenc}.
 \begin{table}[htbp]
 \centering\small
@@ -169,7 +157,8 @@ def latex_files(report: Report) -> dict[str, str]:
         put_section(shown)
     body.extend([escape(f"{LEFT_OUT} {report.left_out}.")] if report.left_out else [])
     title = rf"\title{{{escape(report.title)}}}\date{{}}"
-    lines = [PREAMBLE, title, r"\begin{document}", r"\maketitle", *body, r"\end{document}", ""]
+    preamble = resources.files("harness.report").joinpath("templates/preamble.tex").read_text("utf-8")
+    lines = [preamble, title, r"\begin{document}", r"\maketitle", *body, r"\end{document}", ""]
     return {MAIN: "\n".join(lines), **files}
 
 

@@ -44,7 +44,12 @@ class KeptSuite(BaseModel):
     name: str
     claims: tuple[Claim, ...] = ()
     trials: tuple[TrialConfig, ...] = Field((), description="every trial of it, selected to run or not")
-    decided: str = Field("", description="why `run --until decided` ended; empty where it has not, or was not asked")
+    decided: str = Field("", description="why rounds of fresh seeds ended; empty where they have not, or are none")
+
+    @property
+    def rounds(self) -> bool:
+        """Whether some trials have fresh seeds that others have not (`run --until decided`, `run --twin`)."""
+        return bool(self.suite.get("first_look") or self.suite.get("first_seeds"))
 
     @property
     def looks(self) -> tuple[tuple[int, ...], ...]:

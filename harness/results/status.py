@@ -21,7 +21,7 @@ class SuiteState:
     """A suite's trials at one moment.
 
     `ended`: their records, without figures; `running`: by whom, `lost`: runners that died with one, and how they ended;
-    `seeds`: of `run --until decided` how many each configuration has, with which label; `decided`: why it ended.
+    `seeds`: of rounds of fresh seeds how many each configuration has, with which label; `decided`: why it ended.
     """
 
     name: str
@@ -71,7 +71,7 @@ class SuiteWatch:
             ended=ended,
             running=[info for info, why in busy if why is None],
             lost=[(info, why) for info, why in busy if why is not None],
-            seeds=_seeds(suite.trials, ended) if suite and suite.looks else (),
+            seeds=_seeds(suite.trials, ended) if suite and suite.rounds else (),
             decided=suite.decided if suite else "",
         )
 

@@ -175,9 +175,8 @@ class CpuAccount:
                     self._method.add(tid)
                 if tid != own and tid not in self._method:
                     self._seconds[tid] = max(_thread_seconds(tid) or 0.0, self._seconds.get(tid, 0.0))
-                    if (
-                        tid not in self._named
-                    ):  # gloo, CUDA and nccl name theirs, those of pools have their maker's name
+                    # gloo, CUDA and nccl name theirs, those of pools have their maker's name
+                    if tid not in self._named:
                         self._named[tid] = ours or _name(tid) not in [_name(maker) for maker in python]
         found["libraries"] = sum(self._seconds.values())
         found["pools"] = sum(seconds for tid, seconds in self._seconds.items() if not self._named.get(tid, True))

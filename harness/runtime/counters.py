@@ -243,12 +243,8 @@ class PeakMemory:
     """
 
     def __init__(self, device: torch.device, proc: Path = PROC) -> None:
-        self._status, self._clear, self._device, self._kind = (
-            proc / "status",
-            proc / "clear_refs",
-            device,
-            kind_of(device),
-        )
+        self._status, self._clear = proc / "status", proc / "clear_refs"
+        self._device, self._kind = device, kind_of(device)
         self._earlier = {"resident": 0, "allocator": 0}  # peaks before the last reset
         self.resident_source = "VmHWM"
         self._reset_resident()
@@ -293,10 +289,8 @@ class PeakMemory:
         """Bytes by which resident pages of mapped files have grown, which are in `bytes`; None where they are not."""
         # They are the page cache's, one copy a machine, and go when memory is short. They hardly ever become fewer
         # otherwise, so that they are read when the training has ended.
-        found = self._mapped_now()
-        return (
-            None if self._kind.has_allocator or found is None or self._mapped is None else max(0, found - self._mapped)
-        )
+        found = None if self._kind.has_allocator else self._mapped_now()
+        return None if found is None or self._mapped is None else max(0, found - self._mapped)
 
     def state(self) -> dict[str, int]:
         """Return base and peaks so far."""

@@ -301,9 +301,9 @@ class RowStore:
         owner: NDArray[np.int32],
         row: NDArray[np.int32],
         *,
-        purpose: Purpose,
-        layer: int = -1,
-        direction: Direction = "none",
+        purpose: Purpose = "feature",
+        layer: int = 0,
+        direction: Direction = "forward",
         tables: Tables | None = None,
     ) -> None:
         self.comm, self.inner, self.owner, self.row = comm, inner, owner, row
@@ -438,17 +438,6 @@ class RowStore:
 
 class FeatureStore(RowStore):
     """Input features sharded by owner, with a cache of remote ones; arguments as for `RowStore`."""
-
-    def __init__(
-        self,
-        comm: Communicator,
-        inner: Tensor,
-        owner: NDArray[np.int32],
-        row: NDArray[np.int32],
-        *,
-        tables: Tables | None = None,
-    ) -> None:
-        super().__init__(comm, inner, owner, row, purpose="feature", layer=0, direction="forward", tables=tables)
 
     @property
     def width(self) -> int:

@@ -432,8 +432,9 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     @cached_property
     def _training_labels(self) -> RowStore:
         worker, view = self.worker, self.worker.view
-        tables = self.source.tables
-        store = RowStore(worker.comm, view.labels, view.owner, view.local_row, purpose="control", tables=tables)
+        counted: dict[str, Any] = {"purpose": "control", "layer": -1, "direction": "none"}
+        own = view.labels, view.owner, view.local_row
+        store = RowStore(worker.comm, *own, **counted, tables=self.source.tables)
         if self.draws_on_device and isinstance(self.store, RowStore):
             store.placed = *self.store.placed[:2], None
         return store

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 import traceback
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.deferred import dist, torch
 from harness.errors import UserError
+from harness.files import write_whole
 from harness.registry import line_in
 from harness.runtime.audit import describe
 from harness.runtime.method import Method, case_of
@@ -183,10 +183,7 @@ class RankReport:
             worker.meters.close()
             if worker.check is not None:
                 self._data["traffic_check"] = worker.check.report()
-        target = self._out / f"rank{self._rank}.json"
-        temporary = target.with_suffix(".tmp")
-        temporary.write_text(json.dumps(self._data))
-        os.replace(temporary, target)
+        write_whole(self._out / f"rank{self._rank}.json", json.dumps(self._data))
 
 
 def _first_line(error: BaseException) -> str:

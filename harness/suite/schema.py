@@ -392,6 +392,10 @@ class Suite(Spec):
         None, ge=1, description="of `run --until decided`: how many of the seeds were compared first; with each of the "
         "others all were compared again"
     )  # fmt: skip
+    first_seeds: int | None = Field(
+        None, ge=1, description="of `run --twin`: how many of the seeds every trial has; what reaches the target has "
+        "the others, too"
+    )  # fmt: skip
     repeat: int = Field(
         1, ge=1, description="runs of each trial with the same seed: times scatter, scores are the same bits"
     )

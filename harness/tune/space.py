@@ -107,9 +107,8 @@ class Searched:
             subject = Subject(trial.dataset, trial.method, self._space_of(trial))
             if found.setdefault(key, subject) != subject:
                 what = "data sets" if found[key].dataset != trial.dataset else f"variants of '{key[1]}'"
-                fix = (
-                    "tune them in suites of their own" if what == "data sets" else "write it once: options are searched"
-                )
+                apart, once = "tune them in suites of their own", "write it once: options are searched"
+                fix = apart if what == "data sets" else once
                 raise self.error((), f"several {what} named '{key[0] if what == 'data sets' else key[1]}'", fix)
         self._check_names({method for _, method in found})
         for subject in found.values():
@@ -125,9 +124,8 @@ class Searched:
             raise self.error(("target", "of"), f"'{spec.target.of}' is no method of the suite",
                              nearest(spec.target.of, methods))  # fmt: skip
         if len(set(self.suite.seeds)) < FEWEST_SEEDS:
-            what = (
-                f"{len(set(self.suite.seeds))} of at least {FEWEST_SEEDS} seeds: the chosen settings are trained again"
-            )
+            count = len(set(self.suite.seeds))
+            what = f"{count} of at least {FEWEST_SEEDS} seeds: the chosen settings are trained again"
             raise self.suite.source.error(("seeds",), what, "seeds: [0, 1, 2, 3, 4]")
         if used := sorted(set(self.suite.seeds) & {seed_of(study) for study in range(spec.studies)}):
             what = f"{used[0]} is a seed of the search: results would not be of fresh ones"

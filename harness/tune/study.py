@@ -102,27 +102,19 @@ class Chosen:
     success: float
 
 
-def best_of(
-    tried: Sequence[Tried], goal: Goal, target: float | None, seconds: float | None
-) -> tuple[Tried, float] | None:
-    """Return the best trial of a study and its success, the earliest of equals; None if all failed."""
-    found = [(each, success(each.curve, goal, target, seconds)) for each in tried if each.curve is not None]
-    return max(found, key=lambda pair: (pair[1], -pair[0].number), default=None)
-
-
 def choose(
     studies: Sequence[Sequence[Tried]], goal: Goal, target: float | None, seconds: float | None
 ) -> Chosen | None:
     """Return the best trial of the study of median success: what a search of this budget comes to, not the luckiest.
 
-    Of an even number of studies the lower of the two in the middle. A study whose trials all failed is the least
-    successful; None if the chosen study is one.
+    The earliest of equal trials, and of an even number of studies the lower of the two in the middle. A study whose
+    trials all failed is the least successful; None if the chosen study is one.
     """
-    best = [best_of(tried, goal, target, seconds) for tried in studies]
+    found = ([(t, success(t.curve, goal, target, seconds)) for t in tried if t.curve is not None] for tried in studies)
+    best = [max(known, key=lambda pair: (pair[1], -pair[0].number), default=None) for known in found]
     order = sorted(range(len(best)), key=lambda i: (best[i][1] if best[i] else -1.0, -i))  # type: ignore[index]
     middle = order[(len(order) - 1) // 2]
-    found = best[middle]
-    return Chosen(middle, *found) if found else None
+    return Chosen(middle, *chosen) if (chosen := best[middle]) else None
 
 
 ETA = 3  # asha: of the trials that came to a rung one in so many goes on

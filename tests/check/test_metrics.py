@@ -12,10 +12,11 @@ from support.training import run_all_to_the_end
 
 from harness.check.graphs import TinyGraphs
 from harness.check.training import Case
-from harness.metrics import EPOCH_METRICS, METRICS, STAT
+from harness.metrics import METRICS, STAT
 from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import TrainSpec
+from tools.reference import EPOCH_METRICS
 
 pytestmark = pytest.mark.slow
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,10 @@ from launch.tiny import Silent, write_suite
 from report.fake import ENVIRONMENT, epoch_rows, make_ranks, without_epochs
 
 from harness.cli import main
-from harness.cli.until import Budget, run_until_decided
+from harness.cli.until import Budget, run_until_decided, run_while_time_allows
 from harness.errors import UserError
 from harness.launch.runner import run_suite
+from harness.launch.runner_process import INTERRUPTED
 from harness.launch.slots import RunOptions
 from harness.report.sections import make_sections
 from harness.report.summary import answer_sentence
@@ -48,10 +51,13 @@ Runner = tuple[Callable[[Suite, Sequence[TrialConfig]], int], list[list[TrialCon
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Callable[[Pace, float], Runner]:
-    """Make a runner whose trials take the seconds of a pace an epoch, give or take the noise of a run."""
+def runner(tmp_path: Path) -> Callable[..., Runner]:
+    """Make a runner whose trials take the seconds of a pace an epoch, give or take the noise of a run.
 
-    def made(pace: Pace, noise: float) -> Runner:
+    Those of `poor` do not reach the target.
+    """
+
+    def made(pace: Pace, noise: float, poor: Collection[tuple[str, int]] = ()) -> Runner:
         rounds: list[list[TrialConfig]] = []
 
         def run(suite: Suite, trials: Sequence[TrialConfig]) -> int:
@@ -61,7 +67,7 @@ def runner(tmp_path: Path) -> Callable[[Pace, float], Runner]:
             done = store.finished()
             rounds.append([trial for trial in trials if trial.id not in done])
             for trial in rounds[-1]:
-                _commit(store, trial, pace, noise)
+                _commit(store, trial, pace, noise, 0.5 if names([trial]) <= set(poor) else 0.9)
             return 0
 
         return run, rounds
@@ -69,14 +75,14 @@ def runner(tmp_path: Path) -> Callable[[Pace, float], Runner]:
     return made
 
 
-def _commit(store: ResultStore, trial: TrialConfig, pace: Pace, noise: float) -> None:
+def _commit(store: ResultStore, trial: TrialConfig, pace: Pace, noise: float, best: float = 0.9) -> None:
     rng = np.random.default_rng(int(trial.id, 16))
     ranks = make_ranks(trial, trial.train.epochs, rng)
     seconds = pace[trial.method.name, trial.partition.parts] * np.exp(noise * rng.standard_normal())
     for rank in ranks:
         for row in rank["epochs"]:
             row["epoch_time_s"] = seconds
-            row["val_score"] = None if row["val_score"] is None else min(0.9, 0.2 + row["epoch"] / 30)
+            row["val_score"] = None if row["val_score"] is None else min(best, 0.2 + row["epoch"] / 30)
     record = Record(
         trial=trial.id, suite=store.suite, label=trial.label, status="ok", reason=None, wall_s=60.0,
         started="2025-01-01T10:00:00+00:00", config=trial.model_dump(mode="json"), environment=ENVIRONMENT,
@@ -146,6 +152,76 @@ def test_without_a_time_to_a_score_it_is_refused(tmp_path: Path, runner: Any) ->
         run_until_decided(suite, expand(suite), ResultStore(tmp_path, "small"), run, Budget.parse("1 h"))
 
 
+def allowed(tmp_path: Path, runner: Runner, seconds: float) -> str:
+    suite, store = load_suite(SUITE), ResultStore(tmp_path, "small")
+    code, why = run_while_time_allows(suite, expand(suite), store, runner[0], 2, seconds)
+    assert code == 0
+    return why
+
+
+@pytest.mark.parametrize(("seconds", "seeds"), [(0, 3), (599, 3), (600, 4), (719, 4), (720, 5)])
+def test_what_reaches_the_target_gets_the_fresh_seeds_that_fit(
+    tmp_path: Path, runner: Any, seconds: float, seeds: int
+) -> None:
+    """Six trials of a minute each, then of two configurations as many as fit, at least all seeds of the suite."""
+    own = runner({FIRST: 1.0, SECOND: 1.5, THIRD: 1.0}, 0.05, poor=[THIRD])
+    why = f"2 seeds of each configuration, {seeds} of the 2 that reach the target"
+    assert allowed(tmp_path, own, seconds) == why
+    first, fresh = own[1]
+    assert (names(first), {trial.seed for trial in first}) == ({FIRST, SECOND, THIRD}, {0, 1})
+    assert (names(fresh), {trial.seed for trial in fresh}) == ({FIRST, SECOND}, {*range(2, seeds)})
+    (section,) = make_sections(load_inputs(tmp_path))
+    assert section.looks == ()  # one look, at the end
+    assert "full on one rank reaches 60 % first" in answer_sentence(section, "digits")
+    assert "do not reach it with graphsage" in answer_sentence(section, "digits")
+    assert read_suite(tmp_path / "small" / SUITE_FILE).decided == why
+
+    again = runner({FIRST: 9.0, SECOND: 9.0, THIRD: 9.0}, 0.02)  # nothing is run again
+    assert allowed(tmp_path, again, seconds) == why
+    assert [each for each in again[1] if each] == []
+
+
+def test_where_nothing_reaches_the_target_there_are_no_fresh_seeds(tmp_path: Path, runner: Any) -> None:
+    own = runner({FIRST: 1.0, SECOND: 1.0, THIRD: 1.0}, 0.05, poor=[FIRST, SECOND, THIRD])
+    assert allowed(tmp_path, own, 6000) == "2 seeds of each configuration, none of which reaches the target"
+    assert len(own[1]) == 1
+
+
+def test_a_run_that_is_cut_off_gets_the_same_fresh_seeds(tmp_path: Path, runner: Any) -> None:
+    run, rounds = runner({FIRST: 1.0, SECOND: 1.5, THIRD: 1.0}, 0.05, poor=[THIRD])
+    suite, store = load_suite(SUITE), ResultStore(tmp_path, "small")
+
+    def cut(suite: Suite, trials: Sequence[TrialConfig]) -> int:
+        if rounds:  # of the second round only one trial
+            run(suite, trials[:1])
+            return INTERRUPTED
+        return int(run(suite, trials))
+
+    assert run_while_time_allows(suite, expand(suite), store, cut, 2, 720) == (INTERRUPTED, "")
+    assert not read_suite(tmp_path / "small" / SUITE_FILE).decided
+    assert "5 of the 2" in allowed(tmp_path, (run, rounds), 720)
+    assert [len(each) for each in rounds] == [6, 1, 0, 5]
+
+
+@pytest.mark.parametrize("spread", [0.0, pytest.param(0.5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("arrive", [0.5, 0.9])
+def test_equal_methods_of_which_some_get_more_seeds_are_told_apart_in_5_of_100_at_most(
+    arrive: float, spread: float
+) -> None:
+    """Of eight equal methods those that reach the target with one of two seeds get three more."""
+    rng, draws, wrong = np.random.default_rng(8), 200, 0
+    limit = 0.17 * NormalDist().inv_cdf(arrive)
+    for _ in range(draws):
+        own = np.exp(spread * rng.standard_normal((8, 1))) * rng.normal(0, 0.13, (8, 5))
+        logs, times = own + rng.normal(0, 0.11, 5), dict[int, Times]()
+        for i, row in enumerate(logs):
+            ran = range(5 if (row[:2] <= limit).any() else 2)
+            reached = {seed: math.exp(row[seed]) for seed in ran if row[seed] <= limit}
+            times[i] = Times(reached, {seed: math.exp(limit) for seed in ran if seed not in reached})
+        wrong += any(pair.sure for pair in compare(times))
+    assert wrong / draws <= 0.05
+
+
 @pytest.mark.parametrize("text", ["", "many", "1.5 trials", "2 days", "-1 h"])
 def test_a_budget_is_trials_or_time(text: str) -> None:
     with pytest.raises(UserError, match=r"--budget: .* is no budget .*'2 h'"):
@@ -194,8 +270,11 @@ def test_a_mistake_is_refused_before_anything_is_read_or_downloaded(more: list[s
     assert not (tmp_path / "r").exists()
 
 
-def test_status_counts_no_seeds_that_will_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """The rounds are as `run_until_decided` asks for them; ranks are fakes."""
+@pytest.mark.parametrize("kind", ["first_look", "first_seeds"])
+def test_status_counts_no_seeds_that_will_not_run(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """The rounds are as `run_until_decided` and `run_while_time_allows` ask for them; ranks are fakes."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[1]), prepend=os.pathsep)
     suite, data = load_suite(write_suite(tmp_path)), tmp_path / "data"
     store, options = (
@@ -204,7 +283,7 @@ def test_status_counts_no_seeds_that_will_not_run(tmp_path: Path, monkeypatch: p
     )
 
     def round_of(count: int, *parts: int) -> list[str]:
-        rounds = suite.model_copy(update={"seeds": tuple(range(count)), "first_look": 1})
+        rounds = suite.model_copy(update={"seeds": tuple(range(count)), kind: 1})
         every = expand(rounds, data_dir=data)
         asked = [trial for trial in every if trial.seed == count - 1 and trial.partition.parts in parts]
         assert run_suite(rounds, asked, store, options, Silent()) == 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pkgutil
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -88,3 +90,20 @@ def test_the_lines_of_a_notebook_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (made["times"] > 0).all()  # type: ignore[operator]
     assert made["page"] == Path("reports/three/index.html")
     assert list(Path("reports/three/figures").glob("*.svg"))
+
+
+@pytest.mark.slow
+def test_the_notebook_of_the_gallery_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((DOCS / "gallery" / "notebook.ipynb").read_text())["cells"]
+    made: dict[str, Any] = {}
+    for code in ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"):
+        exec(code, made)
+    assert set(made["trials"]["status"]) == {"ok"}
+    for name in ("answer", "curves"):
+        shown = made[name]._repr_html_()
+        assert shown.startswith("<svg")
+        assert all(f">{method}" in shown for method in ("full", "bns-gcn", "graphsage"))
+    assert made["page"] == Path("reports/notebook/index.html")
+    with pytest.raises(harness.UserError, match="no figure 'answr'"):
+        harness.plot("results/notebook", "answr")

@@ -1,6 +1,6 @@
 """Stands in for the worker: reads the same job, leaves the same files, trains nothing.
 
-What a rank does is told by the environment variable FAKE_RANKS, a JSON object from rank to behaviour:
+The environment variable FAKE_RANKS, a JSON object from rank ("0", or "0 of seed 7"), says what a rank does:
 ok (default), exit1, kill, hang, stubborn (hangs and ignores SIGTERM), lost (waits, then reports a lost
 connection), nothing (ends with 0 and no result), damaged, child (leaves a process behind), orphan (detaches one, then
 hangs), a status, or a JSON object: what the report says instead.
@@ -32,7 +32,8 @@ def main() -> None:
             for epoch in range(3):
                 event = {"event": "epoch", "epoch": epoch, "epochs": 10, "loss": 1.0, "val": None, "s_per_epoch": 0.1}
                 stream.write(json.dumps(event) + "\n")
-    behave(json.loads(os.environ.get("FAKE_RANKS", "{}")).get(str(rank), "ok"), rank, out, job)
+    told = json.loads(os.environ.get("FAKE_RANKS", "{}"))
+    behave(told.get(f"{rank} of seed {job['config']['seed']}") or told.get(str(rank), "ok"), rank, out, job)
 
 
 def behave(what: str, rank: int, out: Path, job: dict) -> None:

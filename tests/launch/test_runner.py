@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from launch.tiny import SUITE, Silent, start_runner, write_suite
-from support.tiers import tiered
 
 from harness.errors import UserError
 from harness.launch import inputs
@@ -161,15 +160,17 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("reason", tiered(ODD, ["rank: is 1", "in the runner: ranks: 0."]))
-def test_an_odd_report_is_an_error_of_its_trial_alone(bench: Bench, reason: str) -> None:
-    code, told = bench.run({0: json.dumps(ODD[reason])}, only=2)
-    assert (code, len(told.records)) == (1, 2)
-    for record in bench.records().values():
-        assert record.status == "error"
+def test_an_odd_report_is_an_error_of_its_trial_alone(bench: Bench) -> None:
+    seeds = f"seeds: {[*range(len(ODD) + 1)]}"
+    bench.file.write_text(SUITE.replace("seeds: [0, 1, 2]", seeds).replace("parts: [1, 2]", "parts: 1"))
+    told = {f"0 of seed {seed}": json.dumps(odd) for seed, odd in enumerate(ODD.values())}
+    assert bench.run(told)[0] == 1
+    records = sorted(bench.records().values(), key=lambda record: record.config["seed"])
+    assert [record.status for record in records] == [*["error"] * len(ODD), "ok"]
+    for reason, record in zip(ODD, records, strict=False):
+        assert record.reason is not None
         assert reason in record.reason
         assert "\n" not in record.reason
-    assert bench.run(only=3)[1].sizes == [(3, 2)]
 
 
 def test_a_statistic_that_is_no_number_is_none(bench: Bench) -> None:

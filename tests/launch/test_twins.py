@@ -59,7 +59,7 @@ def test_what_shrinks_and_what_stays() -> None:
     assert {o["batch_size"] for o in options if "fanouts" in o} == {128, 0}  # 102 is too few
     assert next(o["sizes"] for o in options if "sizes" in o) == [400, 128]
     assert {(o["clusters"], o["per_batch"]) for o in options if "clusters" in o} == {(150, 2)}
-    assert {(t.train.lr, t.train.threads, t.train.eval_every, t.train.epochs) for t in trials} == {(0.01, 1, 2, 500)}
+    assert {(t.train.lr, t.train.threads, t.train.eval_every, t.train.epochs) for t in trials} == {(0.01, 1, 3, 500)}
     assert {t.train.seconds for t in trials} == {round(max(LEAST_S, TOTAL_S / len(trials) - twins.AROUND_S), 1)}
     assert suite.claims == ()
     assert suite.seeds == (0, 1, 2)

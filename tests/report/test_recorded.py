@@ -103,12 +103,15 @@ def refuted(text: str, times: Mapping[Row, list[float]]) -> list[str]:
     (winner,) = rows_in(one(r"ranks: (.+?) reaches 88 % first, in ", text), times)
     never = rows_in(one(r"most seeds do not reach it with (.+?)\.", text), times)
     as_fast = one(r"(?:but|;) (?!all others)([^;]+?),? (?:which )?may be as fast", text)
-    open_ = rows_in(as_fast, times) | rows_in(one(r"fast, and (.+?), surely behind", text), times)
+    open_ = rows_in(as_fast, times)
     if "all others may be as fast" in text:
         open_ = set(times)
     least = float(one(r"at least ([\d.]+) times sooner", text) or 1)
-    nearer = [row for row in set(times) - {winner} - open_ - never if truth[row] < least * truth[winner]]
-    unnamed = int(one(r" and (\d+) others, which may be as fast", text) or 0)
+    ahead = least * truth[winner]
+    if "surely slower than one of these" in text:
+        ahead = min(truth[row] for row in {winner} | open_)
+    nearer = [row for row in set(times) - {winner} - open_ - never if truth[row] < ahead]
+    unnamed = int(one(r" and (\d+) others?(?:, which)? may be as fast", text) or 0)
     wrong = [f"{winner} is {truth[row] / truth[winner]:.3f} times sooner than {row}" for row in nearer[unnamed:]]
     wrong += [f"most seeds of {row} reach it" for row in never if math.isfinite(truth[row])]
     alone, several = (min(t for (_, parts), t in truth.items() if (parts == 1) == single) for single in (True, False))

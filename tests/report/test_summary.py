@@ -51,7 +51,7 @@ def test_what_cannot_be_told_is_said(write: Write) -> None:
     found = wins(write((FULL, *BNS)))
     for what in ("Fastest epoch", "Best validation accuracy", "Least memory"):
         assert "Not significantly different from" in found[what].text
-    assert found["Fastest epoch"].text.endswith(", full: 4 more interleaved seeds would detect a gap of 10 %.")
+    assert found["Fastest epoch"].text.endswith(" and full: 4 more interleaved seeds would detect a gap of 10 %.")
     assert "bytes" in found["Fewest bytes sent"].what
     assert "Not significantly" not in found["Fewest bytes sent"].text
 

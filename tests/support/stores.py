@@ -121,7 +121,7 @@ def put_and_read(
     comm = communicator(rank, world)
     owner, row = _read_only(data.owner), data.local()
     inner = torch.from_numpy(data.rows[data.owner == rank])
-    store = RowStore(comm, inner, owner, row, purpose="embedding", layer=1)
+    store = RowStore(comm, inner, owner, row, purpose="embedding", layer=1, direction="none")
     states, sent = [], []
     for number, put in enumerate(puts):
         ids = put[rank]

@@ -207,10 +207,9 @@ def _edge_table(path: Path) -> Loose:
             except DataError as error:
                 raise DataError(error.message, file=path) from error
 
-    weights = (
-        None if weight is None else np.concatenate([chunk[:, weight] for _, chunk in _table(path)] or [np.zeros(0)])
-    )
-    return Loose(stream, weights=weights)
+    if weight is None:
+        return Loose(stream)
+    return Loose(stream, weights=np.concatenate([chunk[:, weight] for _, chunk in _table(path)] or [np.zeros(0)]))
 
 
 def _names(path: Path) -> list[str] | None:

@@ -104,9 +104,8 @@ class StepView(SweptView):
         if swept.axis is THREADS:
             rule = f"Speed-up: time of a step with {first} / own"
         # One disturbance moves a median of so few.
-        short = (
-            f" Some medians are of fewer than {ENOUGH} epochs." if swept.section.ok["too_short"].eq(True).any() else ""
-        )
+        few = swept.section.ok["too_short"].eq(True).any()
+        short = f" Some medians are of fewer than {ENOUGH} epochs." if few else ""
         return Table(
             f"Time of a step by {name}",
             prose("step.table", rule=rule, short=short),
