@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 .DELETE_ON_ERROR:
 # Two pips at once would break the environment.
 .NOTPARALLEL:
-.PHONY: help quickstart test test-slow test-all short lint docs reference gpu gpu-bundle sbom audit constraints clean
+.PHONY: help quickstart test test-slow test-all short versions lint docs reference gpu gpu-bundle sbom audit constraints clean
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -45,6 +45,9 @@ short:  ## Install without torch in a place of its own, and plan: whether anothe
 		harness $$command > said || { cat said; echo "error: harness $$command fails on $$(python --version)" >&2; exit 1; }; \
 	done; \
 	python -c 'import sys; print("plans on", sys.version.split()[0])'
+
+versions:  ## Try the lowest and the highest versions of dependencies that pyproject.toml allows, each in its own place.
+	$(PYTHON) tools/versions.py
 
 lint: $(VENV)/.ready-lint  ## Check style, types, layers, the documentation's links and the product's size.
 	$(BIN)/ruff check

@@ -271,11 +271,10 @@ def render_html(report: Report, homes: Mapping[str, str]) -> str:
             from harness.report.printing import draw  # matplotlib and seaborn take a second
 
             images[picture.name] = f"data:image/svg+xml;base64,{_base64(draw(picture)['svg'])}"
-    files = resources.files("harness.report")
-    names = ["templates/report.css", "templates/report.js"]
-    if len(report.pictures) > len(images):
-        names += ["static/vega.js", *(f"templates/{name}.js" for name in ("charts", "plots", "views"))]
-    css, *scripts = (files.joinpath(name).read_text("utf-8") for name in names)
+    files, names = resources.files("harness.report"), ["templates/report.css", "templates/report.js"]
+    if len(report.pictures) > len(images):  # one script: between two a browser may call what waits for a figure
+        names += ["static/vega.js", "templates/charts.js templates/plots.js templates/views.js"]
+    css, *scripts = ("\n".join(files.joinpath(one).read_text("utf-8") for one in name.split()) for name in names)
     colours = sorted({variant.style.colour for shown in report.shown for variant in shown.section.variants})
     css += "\n".join(  # the swatches of methods where the page is dark
         f'.plot [{name}="{colour}"]{{{name}:light-dark({colour},{dark})}}'

@@ -576,7 +576,7 @@ def test_without_scripts_the_tables_are_there_and_a_line_says_what_is_not(
 
 
 def test_names_and_reasons_stay_text(page: playwright.Page) -> None:
-    assert page.evaluate("[...document.scripts].filter(each => !each.type).length") == 5  # the page's own
+    assert page.evaluate("[...document.scripts].filter(each => !each.type).length") == 3  # the page's own
     assert page.evaluate("[...document.images].every(each => each.alt.startsWith('Drawn elsewhere'))")
     text = page.inner_text("main")
     assert EVIL in text  # of the failed trials' table, the method's name, the environment
