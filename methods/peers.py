@@ -1,10 +1,11 @@
-"""Samplers of other libraries: DGL's draws the batches, everything else is as for `graphsage`.
+"""Samplers of other libraries: DGL's or PyG's draws the batches, everything else is as for `graphsage`.
 
-`plugins: harness_methods.peers` in a suite. It draws on the host, of the whole graph, which each rank copies.
+`plugins: harness_methods.peers` in a suite. They draw on the host, of the whole graph, which each rank copies.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,10 +13,10 @@ from pydantic import Field
 
 from harness import MiniBatchMethod, NodeBatchOptions, Sample, Sampler, Source, UserError, torch
 from harness import numpy as np
-from harness.plugin import DrawCounts, LayerSample, MemoryCase, Topology, per_layer
+from harness.plugin import DrawCounts, LayerSample, MemoryCase, per_layer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -30,38 +31,118 @@ class PeerOptions(NodeBatchOptions):
     )
 
 
-class DGLSampler(Sampler):
-    """`dgl.dataloading.NeighborSampler`; it draws by a seed of the process, so that one thread at a time does."""
+class PeerSampler(Sampler):
+    """Draws with another library; it draws by a seed of the process, so that one thread at a time does."""
 
-    def __init__(self, topology: Topology, fanouts: Sequence[int]) -> None:
-        import dgl
+    def __init__(self, source: Source, fanouts: Sequence[int]) -> None:
+        self._whole, self._fanouts, self._alone = source.topology, list(fanouts), Lock()
+        self._indptr, self._indices = (
+            torch.from_numpy(np.array(each, np.int64)) for each in (self._whole.indptr, self._whole.indices)
+        )
 
-        indptr, indices = (torch.from_numpy(np.array(a, np.int64)) for a in (topology.indptr, topology.indices))
-        columns = ("csc", (indptr, indices, torch.arange(indices.numel())))
-        self._graph = dgl.graph(columns, num_nodes=topology.num_nodes)
-        self._dgl, self._drawn, self._alone = dgl, dgl.dataloading.NeighborSampler(list(fanouts)), Lock()
-        self._topology, self._depth = topology, len(fanouts)
+    @abstractmethod
+    def drawn(self, targets: torch.Tensor, seed: int) -> Iterator[tuple[NDArray[Any], ...]]:
+        """Yield what is drawn for each layer, the output layer first.
+
+        Sources, the destinations first; where each destination's edges begin and end; of each edge the row of its
+        source, and its place among the edges of the graph. `targets`: int64 [n], distinct.
+        """
 
     def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
         """See `Sampler`: k of a node's deg neighbours count deg / k each."""
         if not targets.size:
             none = np.zeros(0, np.int64)
-            return Sample([LayerSample(none, np.zeros(1, np.int64), none.astype(np.int32))] * self._depth, 0)
+            return Sample([LayerSample(none, np.zeros(1, np.int64), none.astype(np.int32))] * len(self._fanouts), 0)
         with self._alone:
-            self._dgl.seed(seed % _SEEDS)
-            blocks = self._drawn.sample_blocks(self._graph, torch.from_numpy(targets))[2]
-        return Sample([self._layer(block) for block in blocks], targets.size)
+            layers = [self._layer(*each) for each in self.drawn(torch.from_numpy(targets), seed % _SEEDS)]
+        return Sample(layers[::-1], targets.size)
 
-    def _layer(self, block: Any) -> LayerSample:
-        indptr, rows, order = block.adj_tensors("csc")
-        edges, sources = block.edata[self._dgl.EID][order].numpy(), block.srcdata[self._dgl.NID].numpy()
-        pointers, nodes, whole = indptr.numpy(), sources[: indptr.numel() - 1], self._topology
+    def _layer(self, sources: Any, pointers: Any, rows: Any, edges: Any) -> LayerSample:
+        nodes, whole = sources[: pointers.size - 1], self._whole
         factor = (whole.indptr[nodes + 1] - whole.indptr[nodes]) / np.maximum(np.diff(pointers), 1)
         values = None if whole.weights is None else np.asarray(whole.weights[edges], np.float64)
-        return LayerSample(sources, pointers, rows.numpy().astype(np.int32), values, dst_scale=factor)
+        return LayerSample(sources, pointers, rows.astype(np.int32), values, dst_scale=factor)
 
 
-class DGLNeighbor(MiniBatchMethod[PeerOptions]):
+class DGLSampler(PeerSampler):
+    """`dgl.dataloading.NeighborSampler`."""
+
+    def __init__(self, source: Source, fanouts: Sequence[int]) -> None:
+        super().__init__(source, fanouts)
+        import dgl
+
+        columns = ("csc", (self._indptr, self._indices, torch.arange(self._indices.numel())))
+        self._graph = dgl.graph(columns, num_nodes=self._whole.num_nodes)
+        self._dgl, self._blocks = dgl, dgl.dataloading.NeighborSampler(self._fanouts).sample_blocks
+
+    def drawn(self, targets: torch.Tensor, seed: int) -> Iterator[tuple[NDArray[Any], ...]]:
+        """See `PeerSampler`."""
+        self._dgl.seed(seed)
+        for block in reversed(self._blocks(self._graph, targets)[2]):
+            indptr, rows, order = block.adj_tensors("csc")
+            edges = block.edata[self._dgl.EID][order]
+            yield tuple(each.numpy() for each in (block.srcdata[self._dgl.NID], indptr, rows, edges))
+
+
+class PyGSampler(PeerSampler):
+    """`torch_geometric.sampler.NeighborSampler`, that of `NeighborLoader`; a layer has the edges that can reach it."""
+
+    def __init__(self, source: Source, fanouts: Sequence[int]) -> None:
+        super().__init__(source, fanouts)
+        from torch_geometric import typing
+        from torch_geometric.data import Data
+        from torch_geometric.sampler import NeighborSampler, NodeSamplerInput
+
+        if not (typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE):
+            raise ImportError("torch_geometric draws with pyg-lib or torch-sparse, neither of which is here")
+
+        into = torch.arange(self._whole.num_nodes).repeat_interleave(self._indptr.diff())
+        graph = Data(edge_index=torch.stack([self._indices, into]), num_nodes=self._whole.num_nodes)
+        self._sampler, self._input = NeighborSampler(graph, self._fanouts[::-1], is_sorted=True), NodeSamplerInput
+
+    def drawn(self, targets: torch.Tensor, seed: int) -> Iterator[tuple[NDArray[Any], ...]]:
+        """See `PeerSampler`."""
+        torch.manual_seed(seed)
+        found = self._sampler.sample_from_nodes(self._input(None, targets))
+        places = torch.arange(found.row.numel()) if found.edge is None else found.edge
+        order = found.col.argsort(stable=True)  # by destination, which are numbered as they are reached
+        sources, rows, into, edges = (
+            t.numpy() for t in (found.node, found.row[order], found.col[order], places[order])
+        )
+        count = targets.numel()
+        for _ in self._fanouts:
+            end = np.searchsorted(into, count)
+            indptr, count = (
+                np.searchsorted(into[:end], np.arange(count + 1)),
+                max(count, rows[:end].max(initial=-1) + 1),
+            )
+            yield sources[:count], indptr, rows[:end], edges[:end]
+
+
+class _Peer(MiniBatchMethod[PeerOptions]):
+    """Neighbour sampling as another library draws it."""
+
+    Options = PeerOptions
+    space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "fanouts": [5, 10, 25]}
+    exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
+    unbiased: ClassVar[dict[str, Any]] = {"fanouts": 3, "batch_size": 8}
+    drawn_by: ClassVar[type[PeerSampler]]
+
+    def make_sampler(self, source: Source) -> Sampler:
+        """See `MiniBatchMethod`."""
+        try:
+            return self.drawn_by(source, per_layer(self.options.fanouts, source.depth, "fanouts"))
+        except ImportError as error:
+            raise UserError(f"needs what cannot be imported: {error}", key=self.name) from error
+
+    @classmethod
+    def memory(cls, options: PeerOptions, case: MemoryCase) -> dict[str, int]:
+        """See `MemoryCase.drawn`; the library has a copy of the graph, and a place for each edge."""
+        copy = 8 * (case.nodes + 1) + 16 * case.edges
+        return case.drawn(options, options.fanouts, "fanouts", each=True) | {"graph": copy}
+
+
+class DGLNeighbor(_Peer):
     """DGL's neighbour sampling (`dgl.dataloading.NeighborSampler`, Wang et al. 2019), trained as `graphsage`.
 
     Each rank draws its targets from its own training nodes; of a node's deg neighbours k = `fanouts` are drawn without
@@ -70,20 +151,16 @@ class DGLNeighbor(MiniBatchMethod[PeerOptions]):
 
     name = "dgl-neighbor"
     colour = "#999933"
-    Options = PeerOptions
-    space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "fanouts": [5, 10, 25]}
-    exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
-    unbiased: ClassVar[dict[str, Any]] = {"fanouts": 3, "batch_size": 8}
+    drawn_by = DGLSampler
 
-    def make_sampler(self, source: Source) -> Sampler:
-        """See `MiniBatchMethod`."""
-        try:
-            return DGLSampler(source.topology, per_layer(self.options.fanouts, source.depth, "fanouts"))
-        except ImportError as error:
-            raise UserError(f"needs dgl, which cannot be imported: {error}", key=self.name) from error
 
-    @classmethod
-    def memory(cls, options: PeerOptions, case: MemoryCase) -> dict[str, int]:
-        """See `MemoryCase.drawn`; DGL has a copy of the graph, and a place for each edge."""
-        copy = 8 * (case.nodes + 1) + 16 * case.edges
-        return case.drawn(options, options.fanouts, "fanouts", each=True) | {"graph": copy}
+class PyGNeighbor(_Peer):
+    """PyG's neighbour sampling (`NeighborLoader`, Fey and Lenssen 2019), trained as `graphsage`.
+
+    As `dgl-neighbor`, but a node's neighbours are drawn once, when it is first reached, for all layers that read it.
+    Needs `torch_geometric` with `pyg-lib` or `torch-sparse`. Bytes: see `MiniBatchMethod`.
+    """
+
+    name = "pyg-neighbor"
+    colour = "#882255"
+    drawn_by = PyGSampler

@@ -66,7 +66,7 @@ def failures(harness: Path, place: Path) -> Iterator[str]:
     environment = os.environ | {"HARNESS_CACHE": str(place / "cache"), "NO_COLOR": "1"}
     environment.pop("PYTHONPATH", None)
     for command in COMMANDS:
-        asked = [harness, *command.split()]
+        asked = [str(harness), *command.split()]
         done = subprocess.run(
             asked, cwd=place, env=environment, capture_output=True, text=True, timeout=600, check=False
         )

@@ -28,7 +28,7 @@ from harness.launch.network import network, why_not
 from harness.launch.process import WORKER, Placement, placements_of, rank_environment, scratch
 from harness.launch.slots import WHOLE, Slot
 from harness.models.layer import MODELS
-from harness.results.environment import Measurement, machine, measured, measurements, note
+from harness.results.environment import Measurement, machine, measurements, note
 from harness.results.record import Status
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import TrainSpec
@@ -136,7 +136,10 @@ class OneMachine:
             job = folder / "job.json"
             job.write_text(json.dumps({"cores": cores}))
             group = run_group(job, ranks, threads=own, timeout_s=LIMIT_S, worker=WORKLOAD, warm=self.warm)
-        return measured(group.ranks[0]["summary"]["reference_s"], len(cores)) if group.status == "ok" else None
+        if group.status != "ok":
+            return None
+        seconds = group.ranks[0]["summary"]["reference_s"]
+        return Measurement(machine=machine(), when=datetime.now(UTC), seconds=seconds, cores=len(cores))
 
     def run(self, job: TrialJob) -> GroupResult:
         """Run all ranks of a trial to their end."""

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from harness.metrics import Metric
-from harness.results.frames import declared_by, is_baseline
+from harness.results.frames import is_baseline
 from harness.results.projection import shares_cores
 from harness.results.record import Record
 from harness.results.reduce import between_ranks
@@ -88,7 +88,7 @@ def _sampling(record: Record) -> dict[str, float]:
         found["halo_bytes"] = between_ranks(result) - (result.get("bytes_model") or 0)
     stats, boundary, edges = result.get("stats") or {}, result.get("boundary_nodes"), result.get("edges")
     options = (record.config.get("method") or {}).get("options") or {}
-    if boundary and is_baseline(declared_by(record), options, "full-graph"):
+    if boundary and is_baseline(record.declared, options, "full-graph"):
         return found | {"asked_boundary": boundary} | dict.fromkeys(SAMPLED_SHARES, 1.0)
     if (remote := stats.get("remote_nodes")) is not None:
         if options.get("storage") == "host":

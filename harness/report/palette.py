@@ -84,12 +84,8 @@ def variant_styles(
         if alone := method in homes and at_home[method].isdisjoint(where):
             at_home[method].update(where)
         found.append((homes[method], DASHES[0]) if alone else next(free))
-    return [Style(colour, _marker_of(colour), dash) for colour, dash in found]
-
-
-def _marker_of(colour: str) -> Marker:
-    known = COLOURS.index(colour) if colour in COLOURS else int(colour[1:], 16)
-    return MARKERS[known % len(MARKERS)]
+    places = {colour: COLOURS.index(colour) if colour in COLOURS else int(colour[1:], 16) for colour, _ in found}
+    return [Style(colour, MARKERS[places[colour] % len(MARKERS)], dash) for colour, dash in found]
 
 
 PAPER = "#14181f"  # the dark page's; its other colours are in the style sheet

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from harness.report.palette import Style, variant_styles
-from harness.results.frames import declared_by, declared_of, is_baseline
+from harness.results.frames import is_baseline
 from harness.results.record import Json, Record, of_workload, own_settings
 from harness.results.stats import show_value
 from harness.spec import of_presets
@@ -108,7 +108,7 @@ def find_variants(results: pd.DataFrame, record_of: RecordOf = lambda row: None)
     datasets: dict[str, set[str]] = {}
     for key, row in zip(variant_keys(results, record_of), results.to_dict("records"), strict=True):
         method, options, record = str(row["method"]), as_mapping(row["options"]), record_of(row)
-        said = declared_by(record) if record else declared_of(method)
+        said = record.declared if record else {}
         own = as_mapping(record.config["method"].get("options")) if record else options
         found[key] = method, options, said
         datasets.setdefault(key, set()).add(str(row.get("dataset")))

@@ -382,10 +382,8 @@ def equal_settings(records: Iterable[Record]) -> list[Held]:
 
 def _batches(record: Record) -> list[str]:
     """Return how many targets a step has, as it was asked for; of mini-batches how many steps an epoch has, too."""
-    from harness.results.frames import declared_by
-
     options, steps = record.config["method"].get("options") or {}, record.result.get("steps")
-    if declared_by(record).get("family") != "mini-batch" or options.get("batch_size") == 0:
+    if record.declared.get("family") != "mini-batch" or options.get("batch_size") == 0:
         return ["all training nodes a step"]
     asked = options.get("batch_size")
     targets = [f"{asked * record.config['partition']['parts']} targets a step"] if isinstance(asked, int) else []
@@ -393,9 +391,9 @@ def _batches(record: Record) -> list[str]:
 
 
 def _is_reference(record: Record) -> bool:
-    from harness.results.frames import declared_by, is_baseline
+    from harness.results.frames import is_baseline
 
-    config, declared = record.config, declared_by(record)
+    config, declared = record.config, record.declared
     options, family = config["method"].get("options") or {}, str(declared.get("family"))
     if config.get("plugin") or not is_baseline(declared, options, family):
         return False

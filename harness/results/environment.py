@@ -12,7 +12,7 @@ import platform
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -130,11 +130,6 @@ def machine() -> str:
     except OSError:
         own = ""
     return hashlib.blake2b(f"{platform.node()} {own}".encode(), digest_size=4).hexdigest()
-
-
-def measured(seconds: float, cores: int) -> Measurement:
-    """Return the measurement that this machine has just made."""
-    return Measurement(machine=machine(), when=datetime.now(UTC), seconds=seconds, cores=cores)
 
 
 def measurements(folder: Path) -> list[Measurement]:

@@ -158,27 +158,10 @@ def row_of(record: Record) -> dict[str, Any]:
     return row | {metric.name: Formula.parse(metric.formula).value(row) for metric in formulas}
 
 
-# All that `Method.declared` has, so that methods, and torch with them, are loaded for older records only.
-DECLARED = {"family", "defaults", "presets", "numbers", "plain", "baseline", "colour", "metrics"}
-
-
 def declared_metrics(record: Record) -> dict[str, Metric]:
-    """Return the metrics that a record's method, and installed packages, add to the tool's own, by name.
-
-    What the record says of itself; of records that are older, what the method says that is installed.
-    """
-    own = from_declared(declared_by(record).get("metrics", ()))
+    """Return the metrics that a record's method, and installed packages, add to the tool's own, by name."""
+    own = from_declared(record.declared.get("metrics", ()))
     return {metric.name: metric for metric in (*installed(), *own)}
-
-
-def declared_by(record: Record) -> Json:
-    """Return what a record's method says of itself, see `Method.declared`.
-
-    What the record keeps of it; of records that are older, what the method says that is installed.
-    """
-    if record.declared.keys() >= DECLARED:
-        return record.declared
-    return declared_of(_get(record.config, "method", "name")) | record.declared
 
 
 def is_baseline(declared: Json, options: Mapping[str, Any], family: str) -> bool:
@@ -186,15 +169,6 @@ def is_baseline(declared: Json, options: Mapping[str, Any], family: str) -> bool
     said = declared.get("baseline")
     same = said is not None and all(options.get(name, value) == value for name, value in said.items())
     return same and declared.get("family") == family
-
-
-@functools.cache
-def declared_of(method: str | None) -> Json:
-    """Return what a method says of itself, if it is installed; else nothing."""
-    from harness.runtime.method import METHODS
-
-    found = METHODS.loaded(method) if method else None
-    return found.declared() if found else {}
 
 
 def _get(config: dict[str, Any], section: str, key: str) -> Any:

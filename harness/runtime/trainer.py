@@ -215,7 +215,8 @@ class Trainer:
                 self.keep(self.checkpoints, epoch + 1)
         self.method.close()
         self.epochs.ends(self.method, epochs)
-        if late := late_kernels(self.kernels):
+        late = [] if self.kernels is None else sorted(name for name, _ in loaded().items() - self.kernels.items())
+        if late:
             self.report.flag("compile", f"called for the first time after set-up: {', '.join(late)}")
         sent = self.end()
         summary = self.progress.summary(epochs) | {
@@ -492,11 +493,6 @@ class Trainer:
             self.network.restore(state["wire"])
         self.worker.comm.barrier()
         self.worker.restore(state["worker"])
-
-
-def late_kernels(known: Versions | None) -> list[str]:
-    """Return the compiled kernels that were loaded or changed since a rehearsal; none without one."""
-    return [] if known is None else sorted(name for name, version in loaded().items() if version != known.get(name))
 
 
 @outside_heap()

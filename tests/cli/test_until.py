@@ -31,6 +31,7 @@ from harness.results.record import Record
 from harness.results.record_store import SUITE_FILE, ResultStore, kept, read_suite, seeds_at_looks
 from harness.results.reduce import reduce
 from harness.results.status import SuiteWatch
+from harness.runtime.method import METHODS
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
 from harness.suite.suite_file import load_suite
@@ -87,7 +88,7 @@ def _commit(store: ResultStore, trial: TrialConfig, pace: Pace, noise: float, be
         trial=trial.id, suite=store.suite, label=trial.label, status="ok", reason=None, wall_s=60.0,
         started="2025-01-01T10:00:00+00:00", config=trial.model_dump(mode="json"), environment=ENVIRONMENT,
         dataset={"name": "digits", "origin": "real", "note": "", "multilabel": False}, result=reduce(ranks),
-        ranks=without_epochs(ranks),
+        ranks=without_epochs(ranks), declared=METHODS.load(trial.method.name).declared(),
     )  # fmt: skip
     store.stage(trial.id)
     store.commit(trial.id, record, epoch_rows(ranks), "")

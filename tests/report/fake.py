@@ -13,6 +13,7 @@ from harness.models.layer import ModelSpec
 from harness.results.record import Record, epoch_rows, without_epochs
 from harness.results.record_store import ResultStore
 from harness.results.reduce import reduce
+from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.run_config import MethodSpec, TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.schema import TrialConfig
@@ -294,7 +295,8 @@ def write_results(
                     rng = np.random.default_rng(int(config.id, 16))
                     ranks = [] if failure else make_ranks(config, epochs, rng)
                     record = Record(
-                        declared={
+                        declared=(REGISTERED.load(method).declared() if method in REGISTERED.names() else {})
+                        | {
                             "defaults": config.method.options,  # labels name none of them
                             "numbers": [],
                             **({} if metrics is None else {"metrics": as_declared(metrics)}),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pandas as pd
 import pytest
@@ -20,6 +22,7 @@ from harness.report.variants import dataset_labels, find_variants
 from harness.report.views.convergence import mean_curve
 from harness.report.views.time import EpochTimeView
 from harness.results.frames import load_epochs, load_inputs
+from harness.results.record import Record
 from harness.results.record_store import read_at, record_places
 from harness.results.stats import show_value
 from harness.runtime.method import METHODS as REGISTERED
@@ -82,18 +85,24 @@ def test_a_method_has_its_colour_in_every_report() -> None:
     assert variant_styles(["mine"], OWN)[0].colour != alone["full"]
 
 
+def declaring(row: Mapping[Any, Any]) -> Record:
+    """The record of a row of a method that is shipped."""
+    config = {"method": {"name": row["method"], "options": row["options"]}}
+    return cast(Record, SimpleNamespace(config=config, declared=REGISTERED.load(row["method"]).declared()))
+
+
 def test_what_a_preset_decides_is_not_said_beside_it() -> None:
     """But an option that differs from its preset is, of all variants."""
     options = REGISTERED.load("dgs").Options
     both = [options(explainer=name).model_dump() for name in ("harness", "gnnexplainer")]
     frame = pd.DataFrame({"method": "dgs", "options": both})
-    assert [v.label for v in find_variants(frame).values()] == [
+    assert [v.label for v in find_variants(frame, declaring).values()] == [
         "dgs (explainer=gnnexplainer)",
         "dgs (explainer=harness)",
     ]
     other = options(explainer="gnnexplainer", mask_lr=0.01).model_dump()
     frame = pd.DataFrame({"method": "dgs", "options": [*both, other]})
-    assert [v.label for v in find_variants(frame).values()] == [
+    assert [v.label for v in find_variants(frame, declaring).values()] == [
         "dgs (explainer=gnnexplainer, mask_lr=0.01)",
         "dgs (explainer=gnnexplainer, mask_lr=0.1)",
         "dgs (explainer=harness, mask_lr=0.05)",
@@ -112,17 +121,17 @@ def test_an_option_that_is_not_default_is_named_even_if_it_does_not_vary() -> No
     frame = pd.DataFrame(
         {"method": ["bns-gcn", "full"], "options": [{"rate": 0.5, "sampler": "bernoulli"}, {"precompute": False}]}
     )
-    assert [v.label for v in find_variants(frame).values()] == ["full", "bns-gcn (rate=0.5)"]
+    assert [v.label for v in find_variants(frame, declaring).values()] == ["full", "bns-gcn (rate=0.5)"]
 
 
 def test_of_many_options_only_those_are_named_that_tell_variants_apart() -> None:
     options = {"staleness": 2, "rate": 0.1, "refresh": 5, "capacity": 0.4, "cache": "degree"}
     both = [options, options | {"rate": 0.5}]
     frame = pd.DataFrame({"method": ["psc-gcn"] * 2, "options": both})
-    found = list(find_variants(frame).values())
+    found = list(find_variants(frame, declaring).values())
     assert [v.label for v in found] == ["psc-gcn (rate=0.1)", "psc-gcn (rate=0.5)"]
     assert {v.common for v in found} == {"cache=degree, capacity=0.4, refresh=5, staleness=2"}
-    (alone,) = find_variants(frame[:1]).values()
+    (alone,) = find_variants(frame[:1], declaring).values()
     assert alone.label == "psc-gcn (cache=degree, capacity=0.4, rate=0.1, refresh=5, staleness=2)"
 
 

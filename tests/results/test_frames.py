@@ -15,7 +15,6 @@ from pyarrow import parquet
 
 from harness.errors import UserError
 from harness.metrics import METRICS, as_declared
-from harness.results import frames
 from harness.results.frames import load_epochs, load_inputs, load_results
 from harness.results.record_store import EPOCH_COLUMNS, ResultStore
 
@@ -265,12 +264,3 @@ def test_a_record_of_another_time_still_makes_a_row(tmp_path: Path, make_record)
     row = load_results(tmp_path).iloc[0]
     assert row["options"] == {}
     assert row["status"] == "ok"
-
-
-def test_a_record_that_says_all_of_its_method_needs_no_method(make_record, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = GraphSAINT.declared() | {"colour": "#123456"}
-    assert said.keys() == frames.DECLARED
-    monkeypatch.setattr(frames, "declared_of", lambda method: {"family": "installed"})
-    assert frames.declared_by(make_record(declared=said)) == said
-    del said["family"]
-    assert frames.declared_by(make_record(declared=said)) == said | {"family": "installed"}

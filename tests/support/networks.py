@@ -9,6 +9,7 @@ from typing import Any
 from harness.models.layer import ModelSpec
 from harness.results.record import Record
 from harness.results.record_store import ResultStore
+from harness.runtime.method import METHODS
 from harness.runtime.run_config import MethodSpec, TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.schema import TrialConfig
@@ -70,6 +71,7 @@ def _write(
         started="2026-01-02T03:04:05+00:00",
         wall_s=1.0,
         config=config.model_dump(mode="json"),
+        declared=METHODS.load(method).declared(),
         dataset={"name": "digits", "origin": "real", "note": "", "multilabel": False},
         result={
             "epochs": EPOCHS,

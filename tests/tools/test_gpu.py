@@ -168,7 +168,7 @@ def record(method: str, parts: int, **result: float) -> dict[str, Any]:
         "suite": "gpu-twin", "label": f"{method} P={parts}", "status": "ok",
         "config": {"method": {"name": method}, "partition": {"parts": parts}, "model": MODEL, "device": "cuda"},
         "dataset": {"nodes": 100, "edges": 1000, "features": 16, "classes": 4},
-        "declared": {"family": METHODS.load(method).family}, "environment": {"gpus": ["H"]},
+        "declared": METHODS.load(method).declared(), "environment": {"gpus": ["H"]},
         "ranks": [{"backend": "gloo" if parts > 1 else None}] * parts,
         "result": phases | {"epoch_time_s": 0.4, "residue": 0.01} | result,
     }  # fmt: skip

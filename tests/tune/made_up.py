@@ -13,6 +13,7 @@ import numpy as np
 
 from harness.results.record import Record
 from harness.results.record_store import ResultStore
+from harness.runtime.method import METHODS
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
 from harness.tune import Tuner, tuned_suite
@@ -82,6 +83,7 @@ class Machine:
         record = Record(
             trial=trial.id, suite=of.name, label=trial.label, status="diverged" if failed else "ok",
             started="2026-01-01T00:00:00+00:00", config=trial.model_dump(mode="json"),
+            declared=METHODS.load(trial.method.name).declared() if trial.method.name in METHODS.names() else {},
         )  # fmt: skip
         rows = [
             {"epoch": e, "rank": rank, "epoch_time_s": s * (1 if rank else 0.5), "val_score": v,
