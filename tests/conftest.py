@@ -89,6 +89,21 @@ def data_dir() -> Path:
     return Path(path).resolve()
 
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `test`)")
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    with playwright.sync_playwright() as started:
+        if not found and not Path(started.chromium.executable_path).is_file():
+            pytest.skip("no Chromium on this machine: install one, or run `playwright install chromium`")
+        launched = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
 @pytest.fixture(autouse=True)
 def _private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep tests away from the user's cache, which a test session shares, and from the user's secret."""

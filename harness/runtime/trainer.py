@@ -215,8 +215,8 @@ class Trainer:
                 self.keep(self.checkpoints, epoch + 1)
         self.method.close()
         self.epochs.ends(self.method, epochs)
-        late = [] if self.kernels is None else sorted(name for name, _ in loaded().items() - self.kernels.items())
-        if late:
+        known = loaded() if self.kernels is None else self.kernels
+        if late := sorted(name for name, version in loaded().items() if version != known.get(name)):
             self.report.flag("compile", f"called for the first time after set-up: {', '.join(late)}")
         sent = self.end()
         summary = self.progress.summary(epochs) | {

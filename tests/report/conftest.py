@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,18 +60,3 @@ def section(root: Path) -> Section:
 @pytest.fixture(scope="session")
 def tables(section: Section) -> dict[str, Table]:
     return section_tables(section)
-
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `test`)")
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    with playwright.sync_playwright() as started:
-        if not found and not Path(started.chromium.executable_path).is_file():
-            pytest.skip("no Chromium on this machine: install one, or run `playwright install chromium`")
-        launched = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield launched
-        launched.close()
