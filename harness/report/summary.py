@@ -142,7 +142,7 @@ def answer_sentence(section: Section, name: str) -> str:
     if not order:
         scores = {key: stat.mean for key, stat in values_of(section, "best_val").items() if key in answer.rows}
         best = max(scores, key=lambda key: scores[key], default=None)
-        closest = f"; {_named(section, best)} comes closest, to {100 * scores[best]:.2f} %" if best else ""
+        closest = f"; {_named(answer, best)} comes closest, to {100 * scores[best]:.2f} %" if best else ""
         return f"{where}: most seeds of every method do not reach {goal}{closest}."
     first, *others = order
     least = {key: factor for key in others if (factor := answer.leads(first, key)) is not None}
@@ -150,25 +150,25 @@ def answer_sentence(section: Section, name: str) -> str:
     # Where none of these may be the fastest, the first is surely behind another row: which of all is fastest is open.
     open_ = [key for key in unsure if key in answer.open] or unsure
     between = [key for key in unsure if key not in open_]
-    text = f"{where}: {_named(section, first)} reaches {goal}{' first,' if others else ''} in {_seconds(answer, first)}"
+    text = f"{where}: {_named(answer, first)} reaches {goal}{' first,' if others else ''} in {_seconds(answer, first)}"
     arriving = " that reach it" if never else ""
     if least and not between:
         ahead = math.floor(100 * min(least.values())) / 100  # rounded up it would not hold
         all_others = f"all{'' if open_ else ' others'}{arriving}"
-        whom = _named(section, next(iter(least))) if len(others) == 1 else all_others
+        whom = _named(answer, next(iter(least))) if len(others) == 1 else all_others
         text += f", {f'at least {ahead:.4g} times ' if ahead > 1 else ''}sooner than {whom}"
     if open_:
         several = len(open_) > (NAMED if never else 1) and len(open_) == len(others)
-        names = f"all others{arriving}" if several else listed([_named(section, key) for key in open_])
+        names = f"all others{arriving}" if several else listed([_named(answer, key) for key in open_])
         text += f" but {names}, which may be as fast" if least and not between else f"; {names} may be as fast"
         text += f". All others{arriving} are surely slower than one of these" if between else ""
         text += "" if max(own.count for own in answer.times.values()) > 1 else ", as one seed shows no difference"
     if never:
-        names = listed([_named(section, key) for key in never])
+        names = listed([_named(answer, key) for key in never])
         text += f". In {_trained(answer, never)} of training most seeds do not reach it with {names}"
     if more := answer.open_to_search:
         every = len(more) == len(answer.rows) - len(answer.open)
-        names = "all others" if every else listed([_named(section, key) for key in more])
+        names = "all others" if every else listed([_named(answer, key) for key in more])
         text += f". After another search of the settings {names} may be as fast, too"
     return f"{text}.{_pays(answer, set(open_))}"
 
@@ -186,7 +186,7 @@ def _pays(answer: AnswerView, undecided: set[Key]) -> str:
         whose = "" if best[0] == base else f" ({best[0].label})"
         doubt = ": whether distributing pays is not decided" if unsure else ""
         return f" One rank needs {_seconds(answer, best)}{whose}{doubt}."
-    takes = f"need {_seconds(answer, best)} ({_named(answer.section, best)})" if best else "do not reach it"
+    takes = f"need {_seconds(answer, best)} ({_named(answer, best)})" if best else "do not reach it"
     said = "Whether distributing pays is not decided" if unsure else "Distributing does not pay here"
     return f" {said}: one rank needs {_seconds(answer, first)}, more ranks {takes}."
 
@@ -206,17 +206,18 @@ def _trained(answer: AnswerView, keys: Sequence[Key]) -> str:
     return f"{math.floor(places * shortest / size) / places:g} {unit}"
 
 
-def _named(section: Section, key: Key) -> str:
-    """Name a row; not its number of parts where that of all, or of all but one part's, is the same.
+def _named(answer: AnswerView, key: Key) -> str:
+    """Name a row, with its number of parts where the variant has a row on one part, or others' numbers differ.
 
     Of methods that were tuned, settings are not named where each has one row.
     """
-    variant, parts = key
+    section, (variant, parts) = answer.section, key
     alone = section.tuning and len({each.method for each in section.variants}) == len(section.variants)
     label = variant.method if alone else variant.label
     if parts == 1:
         return f"{label} on one rank" if len(section.parts) > 1 else label
-    return label if len(set(section.parts) - {1}) == 1 else f"{label} on {parts} ranks"
+    usual = len({*section.parts} - {1}) == 1 and (variant, 1) not in answer.rows
+    return label if usual else f"{label} on {parts} ranks"
 
 
 def _where(section: Section, name: str) -> str:

@@ -118,7 +118,7 @@ def test_those_that_are_surely_behind_get_no_more_seeds(tmp_path: Path, runner: 
     (section,) = make_sections(inputs)
     assert section.looks[0] == (0, 1, 2)
     assert len(section.looks) == len(rounds)
-    assert "full reaches 60 % first" in answer_sentence(section, "digits")
+    assert "full on 2 ranks reaches 60 % first" in answer_sentence(section, "digits")
     assert "may be as fast" not in answer_sentence(section, "digits")  # the page judges as the run did
 
     again = runner({FIRST: 9.0, SECOND: 9.0, THIRD: 9.0}, 0.02)  # nothing is run again

@@ -102,7 +102,8 @@ def test_who_is_behind_others_alone_is_not_said_to_be_as_fast(trials: Any, monke
     monkeypatch.setattr(AnswerView, "open", [key for key in view.open if key != slow])
     monkeypatch.setattr(AnswerView, "leads", lambda _, one, other: (found | {(full, slow): 1.001})[one, other])
     assert (
-        "first, in 1.50 s; full may be as fast. All others are surely slower than one of these. One rank needs 3.00 s."
+        "first, in 1.50 s; full on 2 ranks may be as fast. All others are surely slower than one of these. "
+        "One rank needs 3.00 s."
     ) in said(section)
 
 
@@ -138,7 +139,9 @@ def test_who_does_not_arrive_is_named(trials: Any) -> None:
 def test_the_few_that_arrive_are_named_where_nothing_is_decided(trials: Any) -> None:
     text = said(paced(trials(), EQUAL, {"bns-gcn 0.01": (0.5, 0.6, 0.7, 0.8)}))
     assert "all others" not in text
-    assert {"full on one rank", "full", "bns-gcn (rate=0.1)"} <= {*re.split(r"; |, | and | reaches| may be|: ", text)}
+    assert {"full on one rank", "full on 2 ranks", "bns-gcn (rate=0.1)"} <= {
+        *re.split(r"; |, | and | reaches| may be|: ", text)
+    }
 
 
 def test_one_rank_that_wins_says_that_distributing_does_not_pay(trials: Any) -> None:
