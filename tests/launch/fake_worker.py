@@ -33,7 +33,7 @@ def main() -> None:
                 event = {"event": "epoch", "epoch": epoch, "epochs": 10, "loss": 1.0, "val": None, "s_per_epoch": 0.1}
                 stream.write(json.dumps(event) + "\n")
     told = json.loads(os.environ.get("FAKE_RANKS", "{}"))
-    behave(told.get(f"{rank} of seed {job['config']['seed']}") or told.get(str(rank), "ok"), rank, out, job)
+    behave(told.get(f"{rank} of seed {job['config'].get('seed')}") or told.get(str(rank), "ok"), rank, out, job)
 
 
 def behave(what: str, rank: int, out: Path, job: dict) -> None:
