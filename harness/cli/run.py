@@ -119,7 +119,7 @@ def run(
         require_named_device(loaded, asked.device)
     sized = asked.twin is not None and not asked.seeds_chosen and asked.only is None and asked.shard is None
     if rounds is not None or (sized and one_by_one and request is None and share is None):
-        code = _run_rounds(loaded, trials, store, options, rounds)
+        code, trials = _run_rounds(loaded, trials, store, options, rounds)
     elif local and wanted.jobs == 1:
         code = _run_on(cluster, loaded, trials, store, options)
     else:
@@ -143,9 +143,10 @@ def _rounds(budget: str, one_by_one: bool) -> Budget:
 
 def _run_rounds(
     loaded: Suite, trials: list[TrialConfig], store: ResultStore, options: RunOptions, budget: Budget | None
-) -> int:
-    """Run rounds of fresh seeds, without a budget those of twins; say why they ended, and return the exit code."""
+) -> tuple[int, list[TrialConfig]]:
+    """Run rounds of fresh seeds, without a budget those of twins; return the exit code, and the trials of all."""
     from harness.launch.twins import FIRST_SEEDS, TOTAL_S
+    from harness.results.record_store import SUITE_FILE, read_suite
 
     def run_here(suite: Suite, some: Sequence[TrialConfig]) -> int:
         return _run_on(None, suite, [*some], store, options)
@@ -155,7 +156,7 @@ def _run_rounds(
     else:
         code, why = run_until_decided(loaded, trials, store, run_here, budget)
     typer.echo(f"\n{why}" if why else "", nl=bool(why))
-    return code
+    return code, [*read_suite(store.directory / SUITE_FILE).trials]
 
 
 def _show_end(loaded: Suite, trials: list[TrialConfig], store: ResultStore, report: bool) -> None:

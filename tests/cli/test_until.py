@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -349,3 +350,32 @@ def test_what_was_tuned_is_trained_until_it_is_decided(tmp_path: Path, monkeypat
     assert {trial.seed for trial in more} == {5, 6}
     said = read_suite(tmp_path / "tiny-tuned" / SUITE_FILE).decided
     assert said == "not decided with 7 seeds: another round would exceed the budget of 6 trials"
+
+
+def test_a_twin_is_run_in_rounds_all_of_which_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A trial of a minute leaves time for one more seed; `fastgcn` never reaches the target."""
+    every: list[TrialConfig] = []
+
+    def run_suite(suite: Suite, trials: Sequence[TrialConfig], store: ResultStore, *_: object) -> int:
+        store.directory.mkdir(parents=True, exist_ok=True)
+        every.extend(trials)
+        store.keep_suite(kept(suite, every))
+        pace = {(trial.method.name, trial.partition.parts): 1.0 for trial in trials}
+        for trial in trials:
+            _commit(store, trial, pace, 0.1, 0.5 if trial.method.name == "fastgcn" else 0.9)
+        return 0
+
+    monkeypatch.setattr("harness.launch.runner.run_suite", run_suite)
+    file = tmp_path / "tiny.yaml"
+    file.write_text(
+        "name: tiny\ndatasets: [reddit]\ntrain: {epochs: 30, eval_every: 5, target: 0.6}\npartition: {parts: 2}\n"
+        "methods: [full, bns-gcn, {fastgcn: {sizes: 64}}]\nnetwork: none\ndevice: cpu\n"
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(file), "--twin", "0.002", "--results", str(tmp_path)])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "2 seeds of each configuration, 3 of the 2 that reach the target" in said
+    assert re.search(r"^ok +8$", said, re.MULTILINE)
