@@ -684,5 +684,5 @@ def test_choosing_a_network_changes_sentence_and_table(browser: playwright.Brows
     assert seen["1gbit"][2] == ["bns-gcn (rate=0.1), P = 2"]
     assert seen["nvlink"][2] == seen["measured"][2] == ["full, P = 2"]
     assert "bns-gcn (rate=0.1) reaches 75 % first" in seen["1gbit"][0][0]
-    assert "full reaches 75 % first" in seen["nvlink"][0][0]
+    assert "full on 2 ranks reaches 75 % first" in seen["nvlink"][0][0]
     page.close()
