@@ -149,7 +149,7 @@ def answer_sentence(section: Section, name: str) -> str:
     unsure, never = [key for key in others if key not in least], [key for key in answer.rows if key not in order]
     # Where none of these may be the fastest, the first is surely behind another row: which of all is fastest is open.
     open_ = [key for key in unsure if key in answer.open] or unsure
-    between = [key for key in unsure if key not in open_]
+    between, late = ([key for key in some if key not in open_] for some in (unsure, others))
     text = f"{where}: {_named(answer, first)} reaches {goal}{' first,' if others else ''} in {_seconds(answer, first)}"
     arriving = " that reach it" if never else ""
     if least and not between:
@@ -161,7 +161,8 @@ def answer_sentence(section: Section, name: str) -> str:
         several = len(open_) > (NAMED if never else 1) and len(open_) == len(others)
         names = f"all others{arriving}" if several else listed([_named(answer, key) for key in open_])
         text += f" but {names}, which may be as fast" if least and not between else f"; {names} may be as fast"
-        text += f". All others{arriving} are surely slower than one of these" if between else ""
+        whom = f"{_named(answer, late[0])} is" if len(late) == 1 else f"All others{arriving} are"
+        text += f". {whom} surely slower than one of these" if between else ""
         text += "" if max(own.count for own in answer.times.values()) > 1 else ", as one seed shows no difference"
     if never:
         names = listed([_named(answer, key) for key in never])
