@@ -161,8 +161,8 @@ def answer_sentence(section: Section, name: str) -> str:
         several = len(open_) > (NAMED if never else 1) and len(open_) == len(others)
         names = f"all others{arriving}" if several else listed([_named(answer, key) for key in open_])
         text += f" but {names}, which may be as fast" if least and not between else f"; {names} may be as fast"
-        whom = f"{_named(answer, late[0])} is" if len(late) == 1 else f"All others{arriving} are"
-        text += f". {whom} surely slower than one of these" if between else ""
+        whom = f"; {_named(answer, late[0])} is" if len(late) == 1 else f". All others{arriving} are"
+        text += f"{whom} surely slower than one of these" if between else ""
         text += "" if max(own.count for own in answer.times.values()) > 1 else ", as one seed shows no difference"
     if never:
         names = listed([_named(answer, key) for key in never])
