@@ -137,9 +137,9 @@ def test_methods_that_were_tuned_are_named_without_their_settings(tmp_path: Path
     section = one_section(tmp_path)
     searched = Tuning(search="t", suite="demo", goal="time_to_target", sampler="random", methods=())
     tuned, key = replace(section, tuning=searched), (section.variants[0], 2)
-    assert named(section, key) == named(tuned, key) == key[0].label != "bns-gcn"
+    assert named(AnswerView(section), key) == named(AnswerView(tuned), key) == key[0].label != "bns-gcn"
     alone = [replace(each, variants=section.variants[:1]) for each in (section, tuned)]
-    assert [named(each, key) for each in alone] == [key[0].label, "bns-gcn"]
+    assert [named(AnswerView(each), key) for each in alone] == [key[0].label, "bns-gcn"]
 
 
 def test_of_trials_that_are_not_timed_nobody_is_the_soonest(tmp_path: Path) -> None:
