@@ -215,8 +215,8 @@ class Trainer:
                 self.keep(self.checkpoints, epoch + 1)
         self.method.close()
         self.epochs.ends(self.method, epochs)
-        known = loaded() if self.kernels is None else self.kernels
-        if late := sorted(name for name, version in loaded().items() if version != known.get(name)):
+        known = self.kernels
+        if known is not None and (late := sorted(n for n, version in loaded().items() if version != known.get(n))):
             self.report.flag("compile", f"called for the first time after set-up: {', '.join(late)}")
         sent = self.end()
         summary = self.progress.summary(epochs) | {
