@@ -104,18 +104,14 @@ class PyGSampler(PeerSampler):
         """See `PeerSampler`."""
         torch.manual_seed(seed)
         found = self._sampler.sample_from_nodes(self._input(None, targets))
-        places = torch.arange(found.row.numel()) if found.edge is None else found.edge
         order = found.col.argsort(stable=True)  # by destination, which are numbered as they are reached
-        sources, rows, into, edges = (
-            t.numpy() for t in (found.node, found.row[order], found.col[order], places[order])
-        )
+        of_edges = found.row[order], found.col[order], found.edge[order]
+        sources, rows, into, edges = (each.numpy() for each in (found.node, *of_edges))
         count = targets.numel()
         for _ in self._fanouts:
             end = np.searchsorted(into, count)
-            indptr, count = (
-                np.searchsorted(into[:end], np.arange(count + 1)),
-                max(count, rows[:end].max(initial=-1) + 1),
-            )
+            indptr = np.searchsorted(into[:end], np.arange(count + 1))
+            count = max(count, rows[:end].max(initial=-1) + 1)
             yield sources[:count], indptr, rows[:end], edges[:end]
 
 
