@@ -64,6 +64,7 @@ from .runtime.comm import Traffic as Traffic
 from .runtime.cost_models import Components as Components
 from .runtime.cost_models import MemoryCase as MemoryCase
 from .runtime.cost_models import PartSize as PartSize
+from .runtime.external import CommandOptions as CommandOptions
 from .runtime.features import FeatureStore as FeatureStore
 from .runtime.features import HostStore as HostStore
 from .runtime.features import Plan as Plan

@@ -47,6 +47,8 @@ def check_method(
     plugins = find_plugins(files)
     name = spelled(name, METHODS.names(plugins))
     found = METHODS.find(name, plugins)
+    if found.value.family == "external":
+        raise UserError(f"{name} runs a command, of which nothing can be checked", fix="name a method")
     try:
         found.value.Options(**(options or {}))
     except ValidationError as error:

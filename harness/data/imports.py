@@ -125,12 +125,15 @@ def save(
     return target
 
 
-def load_graph(name: str, *, data_dir: Path | str | None = None, **options: Any) -> GraphData:
+def load_graph(name: str | Path, *, data_dir: Path | str | None = None, **options: Any) -> GraphData:
     """Return a data set by its name, prepared as for a trial: its arrays are memory-mapped and must not be written to.
 
-    `options` are the set's own (`harness data info NAME`). Raises UserError for an unknown name or option,
+    A path is that of a prepared one: a command finds it as HARNESS_GRAPH, see docs/external.md. `options` are the
+    set's own (`harness data info NAME`). Raises UserError for an unknown name or option,
     DataUnavailable where its files are not here, DataError where they are damaged.
     """
+    if isinstance(name, Path):
+        return open_graph(name)
     place = Path(data_dir) if data_dir else None
     return open_graph(prepare(DatasetSpec(name=dataset_name(name, place), options=options), data_dir=place))
 

@@ -28,8 +28,8 @@ from harness.report.palette import Style, on_dark
 from harness.report.sections import Section, make_sections
 from harness.report.summary import Summary, answer_sentences, claims_table, make_summaries, named_sections
 from harness.report.sweeps import Networks, find_networks, find_workloads, sweeps
-from harness.report.table import Cell, Group, Row, Table
-from harness.report.views import VIEWS, Given, Kind, ReportView, ShownView, Subject, show
+from harness.report.table import Cell, Group, Row, Table, metrics_table
+from harness.report.views import VIEWS, Given, Kind, ReportView, ShownView, Subject, prose, show
 from harness.report.views.answer import AnswerView
 from harness.report.warnings import FLAGS, Note, environment_rows, failure_table, make_notes, unclaimed_notes
 from harness.results.frames import ResultInputs
@@ -76,6 +76,7 @@ def make_filters(sections: Sequence[Section]) -> list[Filter]:
     return [each for each in filters if len(each.choices) > 1 or any(choice.under for choice in each.choices)]
 
 
+OF_COMMANDS = ("epoch_time_s", "wall_s", "best_val", "test_at_best_val", "peak_memory_bytes")
 LEFT_OUT = "Left out, as they have no value here, one value for all, or only what another table says:"
 
 
@@ -105,9 +106,10 @@ class Report:
     """Everything that is written, whatever the format.
 
     `sentences`: who reaches the target first, of each section; `line`: when, of what suites, what failed, flags;
-    `left_out`: the views that say nothing, in one line; `claims`: the tables of the claims summary; `answers`: the
-    sections before everything else; `elsewhere`: what their tables and the sentences are on other networks;
-    `not_projected`: which trials are not there; `renewed_s`: how often a browser loads the page anew (None: never).
+    `left_out`: the views that say nothing, in one line; `claims`: the tables of the claims summary; `external`: of what
+    commands trained; `answers`: the sections before everything else; `elsewhere`: what their tables and the sentences
+    are on other networks; `not_projected`: which trials are not there; `renewed_s`: how often a browser loads the page
+    anew (None: never).
     """
 
     title: str
@@ -122,6 +124,7 @@ class Report:
     networks: list[Networks]
     left_out: str = ""
     claims: tuple[Table, ...] = ()
+    external: tuple[Table, ...] = ()
     answers: tuple[ShownSection, ...] = ()
     elsewhere: tuple[OnNetwork, ...] = ()
     not_projected: str = ""
@@ -154,6 +157,8 @@ def make_report(
     `plugins`: that bring views, besides those that are installed.
     """
     sections, networks = make_sections(inputs), find_networks(inputs)
+    whole = inputs.whole or inputs
+    of_commands = [each for each in make_sections(whole) if each.commands] if inputs.whole else []
     views, not_imported = _find_views(plugins)
     answers, shown = [], []
     silent: dict[str, list[str]] = {view.title: [] for view, _ in views}  # by title: where they say nothing
@@ -185,14 +190,15 @@ def make_report(
     of_suites = {suite for suite, _ in inputs.records.keys() - inputs.stored}
     known = {name: suite for name, suite in known.items() if name in of_suites or not inputs.stored}
     return Report(
-        title=join_unique(sorted(inputs.results["suite"].dropna().unique())),
+        title=join_unique(sorted(whole.results["suite"].dropna().unique())),
         sentences=answer_sentences(sections),
-        line=_line(inputs, known, sections),
+        line=_line(whole, known, sections),
         summaries=make_summaries(sections),
         filters=make_filters(sections),
         environment=environment_rows(inputs),
         notes=[*make_notes(inputs, sections), *unclaimed_notes(inputs, known), *not_imported],
-        failures=failure_table(sections),
+        failures=failure_table(make_sections(whole) if inputs.whole else sections),
+        external=tuple(filter(None, map(external_table, of_commands))),
         networks=networks,
         left_out=", ".join(named),
         claims=tuple(map(claims_table, judge(inputs.runs, known, inputs.declared))),
@@ -252,6 +258,11 @@ def _find_views(plugins: Plugins) -> tuple[list[tuple[type[ReportView], bool]], 
         except UserError as error:
             notes.append(Note("A view does not import:", str(error)))
     return sorted(views, key=lambda each: (each[0].place, each[0].name)), notes
+
+
+def external_table(section: Section) -> Table | None:
+    """Return what commands report of their training, and what was measured of the methods there."""
+    return metrics_table(section, OF_COMMANDS, f"Trained by commands, {section.title}", prose("external.table"))
 
 
 _POLICY = (

@@ -26,7 +26,7 @@ from harness.report.variants import (
     variant_keys,
     without_target,
 )
-from harness.results.frames import ResultInputs, declared_metrics
+from harness.results.frames import EXTERNAL, ResultInputs, declared_metrics
 from harness.results.projection import Checked
 from harness.results.record import Record, flatten, of_workload, own_settings
 from harness.results.stats import derived_target, show_value, text
@@ -151,6 +151,11 @@ class Section:
     def title(self) -> str:
         """Heading: data set, model and what else sets this section apart."""
         return " · ".join(part for part in (self.name, self.model, self.extra) if part)
+
+    @property
+    def commands(self) -> bool:
+        """Whether commands trained some of its trials."""
+        return any(variant.family == EXTERNAL for variant in self.variants)
 
     @property
     def baseline(self) -> Variant | None:

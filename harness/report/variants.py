@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from harness.report.palette import Style, variant_styles
-from harness.results.frames import is_baseline
+from harness.results.frames import EXTERNAL, is_baseline
 from harness.results.record import Json, Record, of_workload, own_settings
 from harness.results.stats import show_value
 from harness.spec import of_presets
@@ -138,8 +138,10 @@ def find_variants(results: pd.DataFrame, record_of: RecordOf = lambda row: None)
     for key, style in zip(keys, styles, strict=True):
         method, options, said = found[key]
         own = {name.partition(".")[2]: value for each in json.loads(key)[2:] for name, value in each.items()}
-        label = variant_label(method, options | own, shown[method] | own.keys())
         family = str(said.get("family", ""))
+        label = variant_label(method, options | own, shown[method] | own.keys())
+        if family == EXTERNAL:
+            label = f"{options.get('name') or options['command']} †"
         base, plain = is_baseline(said, options, family), said.get("plain") or {}
         variants[key] = Variant(key, method, label, style, common.get(method, ""), family, base, plain)
     return variants

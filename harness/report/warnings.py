@@ -178,7 +178,7 @@ def make_notes(inputs: ResultInputs, sections: list[Section]) -> list[Note]:
 
 
 def _status_notes(inputs: ResultInputs) -> Iterable[Note]:
-    results = inputs.results
+    results = (inputs.whole or inputs).results
     bad = results[results["status"] != "ok"]["status"].value_counts()
     if len(bad):
         listed = ", ".join(f"{count} {status}" for status, count in bad.items())

@@ -152,6 +152,7 @@ def latex_files(report: Report) -> dict[str, str]:
     for shown in report.answers:
         put_section(shown)
     put("claims", *report.claims)
+    put("external", *report.external)
     put("failures", report.failures)
     for shown in report.shown:
         put_section(shown)

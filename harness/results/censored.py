@@ -358,10 +358,11 @@ def equal_settings(records: Iterable[Record]) -> list[Held]:
 
     The reference of full-graph methods is their baseline, at any number of parts, since it is exact; of mini-batch
     methods their baseline in one process with all neighbours. A baseline from a plugin is none. Trials of a search, and
-    repeats, are left out.
+    repeats, are left out, and what commands trained.
     """
     found: dict[str, Held] = {}
-    whole = [each for each in records if {"dataset", "model", "train", "partition", "method"} <= each.config.keys()]
+    keys = {"dataset", "model", "train", "partition", "method"}
+    whole = [each for each in records if keys <= each.config.keys() and each.declared.get("family") != "external"]
     for record in sorted(whole, key=lambda each: (each.config["partition"]["parts"], each.started)):
         config = record.config
         if record.status != "ok" or config.get("tuning") or config.get("repeat"):

@@ -21,6 +21,7 @@ from harness.results.record_store import EPOCH_COLUMNS, kept_suites, read_epochs
 from harness.results.tuned import Tuning, kept_tunings
 
 RecordKey = tuple[str, str]  # a trial's suite and id
+EXTERNAL = "external"  # family of what a command trained
 
 
 def load_results(path: Path | str) -> pd.DataFrame:
@@ -185,7 +186,8 @@ class ResultInputs:
     `results`; `epochs`: one row an epoch and rank, as of `load_epochs`; `records`: the record of each (suite, trial),
     possibly fewer; `directories`: where they were read; `repeated`: how many trials several of them hold, started at
     different times (the last one is shown); `earlier`: how many trials are left out as those of an earlier search of
-    settings; `stored`: trials that are there to compare with only.
+    settings; `stored`: trials that are there to compare with only; `whole`: with the trials that commands
+    trained, which are compared with nothing (None: there are none).
     """
 
     results: pd.DataFrame
@@ -196,6 +198,7 @@ class ResultInputs:
     repeated: int = 0
     earlier: int = 0
     stored: frozenset[RecordKey] = frozenset()
+    whole: ResultInputs | None = None
 
     def only(self, keys: Collection[RecordKey]) -> ResultInputs:
         """Return the same of some of the trials."""
@@ -283,7 +286,7 @@ def load_inputs(directories: Path | Sequence[Path], baselines: Sequence[Path] = 
     shown = {directory for key, (*_, directory) in last.items() if key not in earlier}
     chosen = {directory: record for directory, record in read.items() if directory in shown}
     records = {(record.suite, record.trial): record for record in chosen.values()}
-    return ResultInputs(
+    whole = ResultInputs(
         *averaged(_results(chosen), records),
         _epochs(chosen),
         records,
@@ -292,6 +295,8 @@ def load_inputs(directories: Path | Sequence[Path], baselines: Sequence[Path] = 
         earlier=len(earlier),
         stored=frozenset(key for key, (own, *_) in last.items() if not own),
     )
+    own = [key for key, record in records.items() if record.declared.get("family") != EXTERNAL]
+    return whole if len(own) == len(records) else replace(whole.only(own), whole=whole)
 
 
 def _of_earlier_searches(keys: Collection[RecordKey], places: Sequence[Path]) -> set[RecordKey]:

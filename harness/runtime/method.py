@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harness.runtime.worker import Worker
 
 
-Family = Literal["full-graph", "mini-batch"]
+Family = Literal["full-graph", "mini-batch", "external"]
 REHEARSED = 3  # steps: the products of the second are others than the first's, see `models.functional.Linear`
 
 

@@ -24,6 +24,7 @@ import torch
 
 from harness.graph.kernels import loaded
 from harness.runtime.audit import CpuAccount
+from harness.runtime.external import CommandOptions, run_command
 from harness.runtime.integrity import Originals
 from harness.runtime.job import STACKS, Job, join_group
 from harness.runtime.method import METHODS
@@ -46,12 +47,16 @@ def main(arguments: list[str]) -> int:
         account = CpuAccount(job.cores, report.flag, audited=job.audit)  # before a plugin's module runs
         originals = Originals()
         start = time.perf_counter()
-        METHODS.load(job.config.method.name, job.config.plugin)  # a rank that was forked has harness's own already
+        # A rank that was forked has harness's own already.
+        method = METHODS.load(job.config.method.name, job.config.plugin)
         imported_s = time.perf_counter() - start
         account.imported()
-        trainer = set_up(Worker(job, rank, world, report.stage, originals), report, account, imported_s)
-        trainer.resume()
-        trainer.run()
+        if method.family == "external":
+            run_command(CommandOptions(**job.config.method.options), job, rank, store, report)
+        else:
+            trainer = set_up(Worker(job, rank, world, report.stage, originals), report, account, imported_s)
+            trainer.resume()
+            trainer.run()
         del store  # the group, which used it, is done
     if job.kernels:
         (job.out / f"kernels{rank}.json").write_text(json.dumps(loaded()))

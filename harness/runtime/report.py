@@ -135,7 +135,7 @@ class RankReport:
             for row, load in zip(self.epochs[self._since :], self._worker.meters.loads(), strict=False):
                 row |= load
 
-    def finish(self, summary: dict[str, Any], eval_s: float, **parts: dict[str, Any]) -> None:
+    def finish(self, summary: dict[str, Any], eval_s: float, **parts: Any) -> None:
         """Record the metrics of a trial that ran to its end, `parts` by name."""
         self._data |= {"summary": summary, "eval_s": eval_s, **parts}
 
