@@ -58,6 +58,11 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
         return case.full_graph(kept=options.rate, **options.for_costs)
 
     @classmethod
+    def expected_stats(cls, options: BNSOptions, case: BytesCase) -> dict[str, float]:
+        """See `Method`."""
+        return {"kept_boundary": options.rate * case.boundary}
+
+    @classmethod
     def bytes_per_epoch(cls, options: BNSOptions, case: BytesCase) -> Bytes:
         """Return the bytes of the kept nodes' rows and, where there was a choice, of its announcement."""
         kept = case.count("kept_boundary")

@@ -70,6 +70,9 @@ Shard = Annotated[
 Set = Annotated[
     list[str] | None, option("--set KEY=VALUE", "Override a key of the suite, e.g. train.epochs=10; may be repeated.")
 ]
+Parts = Annotated[
+    str | None, option("--parts N,...", "Numbers of parts, in place of the suite's (--set partition.parts=[N,...]).")
+]
 Repeat = Annotated[int | None, option("--repeat N", "Runs of each trial, in place of the suite's `repeat`.", min=1)]
 Interleave = Annotated[
     bool,
@@ -318,6 +321,7 @@ class SuiteOptions:
     device: Device = None
     only: Only = None
     set_: Set = None
+    parts: Parts = None
     plugin: Plugin = None
     trust_plugins: TrustPlugins = False
     retry: Retry = ""
@@ -336,8 +340,9 @@ class SuiteOptions:
     @property
     def overrides(self) -> list[str]:
         """Overrides of the suite's keys, those of --set first."""
+        parts = [] if self.parts is None else [f"partition.parts=[{self.parts}]"]
         repeats = [] if self.repeat is None else [f"repeat={self.repeat}"]
-        return [*(self.set_ or []), *repeats, *([] if self.interleave else ["interleave=false"])]
+        return [*(self.set_ or []), *parts, *repeats, *([] if self.interleave else ["interleave=false"])]
 
     @property
     def seeds_chosen(self) -> bool:

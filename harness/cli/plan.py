@@ -39,6 +39,9 @@ def plan(
     until the partition is known. Interpreter and libraries come on top. Of each known partition it shows the
     volume (boundary nodes of all parts) and the boundary imbalance (largest / mean part): above 2 a note says so.
 
+    Of full-graph methods it says what an epoch sends, from the partition or, for sets whose boundary in 2 to 64 parts
+    is published, from that: no data are needed.
+
     The time is that of trials that ran on this machine before. Where there are none, arithmetic gives a rough one.
     """
     from harness.launch.executors import executor_of
@@ -62,6 +65,7 @@ def plan(
         rows.append(("together", bytes_text(total(each.largest))))
         typer.echo("")
         table(["memory of the largest rank", "at most"], rows, title=each.trial.label)
+    _show_bytes(planned)
     for line in _show_partitions(planned):
         typer.echo(f"note: {line}")
     for trial in planned:
@@ -77,6 +81,30 @@ def plan(
         typer.echo(line)
     for command in sorted({p.command for p in planned if p.command}):
         typer.echo(f"get the missing data: {command}")
+
+
+def _show_bytes(planned: Sequence[PlannedTrial]) -> None:
+    """Print what an epoch sends, and how long that takes on each network at least, where there is a closed form."""
+    from harness.launch.inputs import is_inductive
+    from harness.results.projection import LINKS
+
+    once = {each.trial.seedless: each for each in planned}.values()
+    rows, sources = [], dict[str, None]()
+    for each in (each for each in once if each.sent is not None):
+        assert each.sent is not None
+        own = each.sent / each.trial.partition.parts
+        times = (f"{8 * own / link.bits_s:.2g} s" for link in LINKS)
+        rows.append((each.trial.label.rpartition(" seed=")[0], bytes_text(each.sent), *times))
+        if each.published:
+            whole = ", of the whole graph: training on a part of it sends less" if is_inductive(each.trial) else ""
+            sources[f"{each.graph.name} ({each.published}{whole})"] = None
+    if not rows:
+        return
+    typer.echo("")
+    title = "bytes an epoch of all ranks, and seconds of a rank's share at a link's full rate: exchanges take longer"
+    table(["trial", "bytes", *(link.label for link in LINKS)], rows, title=title)
+    if sources:
+        typer.echo(f"note: METIS' boundary as published, not of a partition made here: {'; '.join(sources)}")
 
 
 def _show_partitions(planned: Sequence[PlannedTrial]) -> list[str]:

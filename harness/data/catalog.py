@@ -90,6 +90,36 @@ class DatasetInfo:
     size_bytes: int | None = None  # size of the download, rounded; 0 = nothing to download, None = not known
 
 
+class Boundary(NamedTuple):
+    """The boundary nodes of all parts together that METIS leaves, as published."""
+
+    by_parts: Mapping[int, float]  # in multiples of the graph's nodes
+    largest: float | None  # the largest part's to the mean's, up to which; None: not published
+    source: str
+
+
+def boundary_of(name: str, parts: int) -> tuple[float, float | None, str] | None:
+    """Return the boundary nodes of a published set in so many parts, as a multiple of its nodes; see `Boundary`.
+
+    Between the published numbers of parts a line in logarithms; None outside of them, and of other sets.
+    """
+    if (found := BOUNDARIES.get(name)) is None or not min(found.by_parts) <= parts <= max(found.by_parts):
+        return None
+    counts, sums = np.log([*found.by_parts]), np.log([*found.by_parts.values()])
+    return float(np.exp(np.interp(np.log(parts), counts, sums))), found.largest, found.source
+
+
+_BAJAJ, _PSC = "Bajaj et al., PVLDB 18, 2025", "PSC-GCN, Table I"
+BOUNDARIES = {
+    "pubmed": Boundary({2: 0.110, 4: 0.197, 8: 0.389, 16: 0.573, 32: 0.728, 64: 0.910}, None, _BAJAJ),
+    "ogbn-arxiv": Boundary({2: 0.159, 4: 0.438, 8: 0.812, 16: 1.186, 32: 1.641, 64: 2.092}, 2.44, _BAJAJ),
+    "reddit": Boundary({2: 0.721, 4: 1.732, 8: 3.388, 16: 5.757, 32: 9.968, 64: 17.034}, 1.57, _BAJAJ),
+    "ogbn-products": Boundary({2: 0.181, 4: 0.411, 8: 0.708, 16: 1.112, 32: 1.508, 64: 2.082}, 1.64, _BAJAJ),
+    "ogbn-papers100m": Boundary({2: 0.016, 4: 0.049, 8: 0.080, 16: 0.129, 32: 0.184, 64: 0.239}, 1.95, _BAJAJ),
+    "yelp": Boundary({4: 0.673, 6: 1.044, 8: 1.289}, None, _PSC),
+}
+
+
 @dataclass(frozen=True)
 class Published:
     """A published set: its sizes, the format of its files, and where they are."""

@@ -7,12 +7,12 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from harness.data.catalog import DatasetInfo
+from harness.data.catalog import DatasetInfo, boundary_of
 from harness.data.partition.cached import partition_table
 from harness.data.registry import dataset_info
 from harness.files import size_text
@@ -26,7 +26,7 @@ from harness.models.layer import ModelSpec
 from harness.results.record import Record
 from harness.results.record_store import ResultStore, read_at, records_under
 from harness.results.stats import trials as trials_text
-from harness.runtime.cost_models import Components, MemoryCase, PartSize, uses_torch
+from harness.runtime.cost_models import BytesCase, Components, MemoryCase, PartSize, uses_torch
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import optimizer_of
 from harness.suite.document import gather
@@ -43,6 +43,7 @@ PROCESS_BYTES = 3 << 20
 FLOPS_A_CORE = 15e9
 STEP_S = 0.02  # of a mini-batch at least
 STEPS = 5  # an epoch, of methods whose batches are subgraphs
+EPOCHS = 1000  # behind which no method is still at its beginning
 SETUP_S = 3.0  # of a trial whose like was never run: processes, graph, first batches
 
 
@@ -69,6 +70,8 @@ class PlannedTrial:
     shortage: Shortage | None = None  # where the memory is too much for the machines
     warnings: tuple[str, ...] = ()  # what the method says of its options on graphs of these sizes
     partition: Table | None = None  # of the graph that is trained on, if it is known
+    sent: int | None = None  # bytes of an epoch, of all ranks; None: there is no closed form, or no boundary is known
+    published: str = ""  # whose boundary that is, where the partition is not known
 
     @property
     def largest(self) -> Components:
@@ -166,13 +169,22 @@ class _Planner:
             (trial.model.model_dump_json(), source, products, *sizes),
             lambda: Architecture(trial.model, *sizes, products=products, source=source),
         )
-        memory, said = estimate(trial, info, model, train=train, full=full)
+        known = None
+        if train is None and trial.partition.method == "metis":
+            known = boundary_of(info.name, trial.partition.parts)
+        memory, said = estimate(trial, info, model, train=train, full=full, published=known)
         state, reason, command = self._state(trial, status)
         if record and state == "done" and (changed := changed_code(trial, record)):
             files = ", ".join(file.name for file in changed)
             reason = f"ran other code of {files}; --fresh runs it again"
         lacking = shortage(memory, trial.device, self.capacity)
-        return PlannedTrial(trial, state, reason, command, status, memory, info, lacking, said, train)
+        boundary = sum(part.boundary for part in _parts(info, trial.partition.parts, train)) if train else None
+        if known is not None:
+            boundary = round(known[0] * info.nodes)
+        return PlannedTrial(
+            trial, state, reason, command, status, memory, info, lacking, said, train,
+            sent(trial, info, model, boundary), known[2] if known else "",
+        )  # fmt: skip
 
     def _state(self, trial: TrialConfig, status: str | None) -> tuple[State, str | None, str | None]:
         if is_done(status, self.options):
@@ -205,13 +217,37 @@ def total(components: Components) -> int:
     return sum(components.values())
 
 
+def sent(trial: TrialConfig, graph: DatasetInfo, model: Architecture, boundary: int | None) -> int | None:
+    """Return the bytes that all ranks send in an epoch, in the mean; None where nothing says so before it is drawn."""
+    method, spec = METHODS.load(trial.method.name, trial.plugin), trial.train
+    if method.family != "full-graph" or boundary is None or trial.partition.parts == 1:
+        return None
+    options = method.Options(**trial.method.options)
+    # Behind the epochs that only begin something.
+    case = BytesCase(
+        spec.epochs + EPOCHS, trial.partition.parts, boundary, graph.nodes, model, itemsize=spec.itemsize,
+        message_itemsize=spec.message_itemsize, weighted=False,
+    )  # fmt: skip
+    case = replace(case, stats=method.expected_stats(options, case))
+    own = method.bytes_per_epoch(options, case)
+    if own is None:
+        return None
+    return sum(size for purpose, size in own.items() if purpose != "swap") + case.reduced(model.num_weights)
+
+
 def estimate(
-    trial: TrialConfig, graph: DatasetInfo, model: Architecture, *, train: Table | None, full: Table | None
+    trial: TrialConfig,
+    graph: DatasetInfo,
+    model: Architecture,
+    *,
+    train: Table | None,
+    full: Table | None,
+    published: tuple[float, float | None, str] | None = None,
 ) -> tuple[tuple[Components, ...], tuple[str, ...]]:
     """Return what each rank needs at most, by the known tables of partitions, and the method's words on its options."""
     method, spec, parts = METHODS.load(trial.method.name, trial.plugin), trial.train, trial.partition.parts
     inductive = is_inductive(trial)
-    trained, evaluated = (_parts(graph, parts, table) for table in (train, full if inductive else train))
+    trained, evaluated = (_parts(graph, parts, table, published) for table in (train, full if inductive else train))
     totals = sum(part.inner for part in trained), sum(part.edges for part in trained)
     nodes, edges = totals if train else (graph.nodes, graph.edges)
     cases = [
@@ -240,13 +276,20 @@ def estimate(
     return tuple(method.memory(options, case) for case in cases), tuple(said)
 
 
-def _parts(graph: DatasetInfo, parts: int, table: Table | None) -> list[PartSize]:
-    """Return the parts' sizes; where they are not known, of balanced parts whose boundary is as large as it can be."""
+def _parts(
+    graph: DatasetInfo, parts: int, table: Table | None, published: tuple[float, float | None, str] | None = None
+) -> list[PartSize]:
+    """Return the parts' sizes; where they are not known, of balanced parts.
+
+    Their boundary is as large as the largest that is published, see `boundary_of`, or as it can be.
+    """
     if table:
         rows = [row for row in table if row["part"] != "total"]
         return [PartSize(row["inner"], row["boundary"], row["edges"], row["edges_cut"]) for row in rows]
     inner, edges = -(-graph.nodes // parts), -(-graph.edges // parts)
     boundary = min(graph.nodes - inner, edges)
+    if published is not None and published[1] is not None:
+        boundary = min(boundary, math.ceil(published[0] * published[1] * graph.nodes / parts))
     # A sample keeps most edges if every boundary node has one.
     return [PartSize(inner, boundary, edges, boundary)] * parts
 

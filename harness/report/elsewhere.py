@@ -17,6 +17,7 @@ from harness.report.views.answer import AnswerView
 from harness.results.censored import Times
 from harness.results.frames import RecordKey
 from harness.results.projection import (
+    LINKS,
     LOOPBACK,
     Checked,
     HostLink,
@@ -24,14 +25,12 @@ from harness.results.projection import (
     checked,
     counterparts,
     network_of,
-    parse_link,
     project,
     why_not,
 )
 from harness.results.record import Record
 from harness.results.stats import common_places, join_unique, time_unit, trials
 
-LINKS = tuple(parse_link(name, "network") for name in ("1gbit", "10gbit", "25gbit", "100gbit", "nvlink"))
 TIMES = ("epoch_time_s", "epoch_time_low_s", "epoch_time_high_s", "time_to_target_s")
 
 

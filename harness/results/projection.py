@@ -232,6 +232,7 @@ def parse_link(text: str, key: str) -> HostLink:
     return HostLink(bits_s, name=text)
 
 
+LINKS = tuple(parse_link(name, "network") for name in ("1gbit", "10gbit", "25gbit", "100gbit", "nvlink"))
 LOOPBACK = "none"
 
 

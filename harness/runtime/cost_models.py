@@ -51,6 +51,10 @@ class BytesCase:
         """Bytes of an embedding's or gradient's value, as it is sent."""
         return self.itemsize if self.message_itemsize is None else self.message_itemsize
 
+    def reduced(self, parameters: int) -> int:
+        """Return the bytes of an epoch's all-reduces of so many gradients and a loss: a ring's, of all ranks."""
+        return 2 * (self.parts - 1) * (parameters + 1) * self.itemsize * self.steps
+
     def count(self, name: str) -> int:
         """Return a metric of `stats` that counts something; 0 if no step has it."""
         return int(self.stats.get(name, 0))

@@ -172,6 +172,11 @@ class Method(Registered, ABC, Generic[OptionsT]):
         return None
 
     @classmethod
+    def expected_stats(cls, options: Any, case: BytesCase) -> dict[str, float]:
+        """Return what `Step.stats` that its bytes depend on are in the mean, before anything was drawn."""
+        return {}
+
+    @classmethod
     def metrics_by_column(cls) -> dict[str, Metric]:
         """Return its metrics and those of its base classes, by the column of `load_results`."""
         of_bases = [vars(base).get("metrics", ()) for base in reversed(cls.__mro__)]
@@ -250,8 +255,7 @@ def bytes_apart(
         return f"bytes_per_epoch raised {type(error).__name__}: {error}"
     if want is None:
         return ""
-    model = 2 * (case.parts - 1) * (parameters + 1) * case.itemsize * case.steps
-    wanted = dict.fromkeys(PURPOSES, 0) | want | {"model": model}
+    wanted = dict.fromkeys(PURPOSES, 0) | want | {"model": case.reduced(parameters)}
     return "; ".join(f"{key} {value}, seen {seen.get(key)}" for key, value in wanted.items() if value != seen.get(key))
 
 

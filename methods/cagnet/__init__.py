@@ -167,6 +167,11 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         }
 
     @classmethod
+    def expected_stats(cls, options: CAGNETOptions, case: BytesCase) -> dict[str, float]:
+        """See `Method`."""
+        return {"broadcast_rows": options.rate * case.nodes}
+
+    @classmethod
     def bytes_per_epoch(cls, options: CAGNETOptions, case: BytesCase) -> Bytes:
         """Return the bytes of the class's docstring: `columns` (P/c - 1) N or K, `copies` (c - 1) N."""
         others, copies = case.parts // options.replication - 1, (options.replication - 1) * case.nodes

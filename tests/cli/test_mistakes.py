@@ -34,7 +34,7 @@ MISTAKES = {
     "plan tiny.yaml --model gat": "--model: no option, but a key of the suite (--set model.name=gat)",
     "tune tiny.yaml --weight-decay": "--weight-decay: no option, but a key of the suite "
     "(--set train.weight_decay=VALUE)",
-    "run tiny.yaml --parts 1,2": "--parts: no option, but a key of the suite (--set 'partition.parts=[1, 2]')",
+    "run tiny.yaml --seeds 1,2": "--seeds: no option, but a key of the suite (--set 'seeds=[1, 2]')",
     "run tiny.yaml --plugin mine.py": "/",
     "list methods --plugin no.such": "module 'no.such' does not import: ModuleNotFoundError: ",
     "plan tiny.yaml --set plugins=no.py": "--set plugins=no.py: plugins.0: /",

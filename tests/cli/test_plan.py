@@ -141,3 +141,35 @@ def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     row = re.compile(r"^\w{12}  skip   reddit sage-2x4 full P=1 chunk seed=0  [\d.]+ GiB +reddit is not here$", re.M)
     assert row.search(out)
     assert out.endswith("\n2 trials: 0 done, 0 to run, 2 skipped\nget the missing data: harness data get reddit\n")
+
+
+def test_plan_says_what_a_published_graph_sends_without_its_data(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    methods = "methods=[full, {bns-gcn: {rate: [0.1, 0]}}, cagnet, psc-gcn, graphsage]"
+    model = ["--set", "model={name: sage, layers: 3, hidden: 64}", "--set", "train.inductive=false"]
+    given = ["--set", "datasets=[reddit]", "--set", methods, "--set", "seeds=[0]", *model]
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", *given, "--set", "partition={method: metis}", "--parts", "8")
+    rows = {
+        line.split()[2]: line.split() for line in out.splitlines() if re.search(r"P=8 +[\d.]+ [KMG]iB +\S+ s ", line)
+    }
+    assert rows.keys() == {"full", "bns-gcn(rate=0.1)", "bns-gcn(rate=0)", "cagnet(replication=1,rate=1)"}
+    weights = 2 * (602 * 64 + 64 * 64 + 64 * 41) + 2 * 64 + 41  # two matrices a layer, and biases
+    reduced = 2 * 7 * (weights + 1) * 4
+    sent = 4 * (602 + 2 * 2 * 64)  # the inputs; two hidden layers, forward and backward
+    boundary = round(3.388 * 232_965)
+    expected = {
+        "full": boundary * sent + reduced,
+        "bns-gcn(rate=0.1)": int(0.1 * boundary) * (sent + 4) + 8 * 56 + reduced,
+        "bns-gcn(rate=0)": reduced,
+        "cagnet(replication=1,rate=1)": 7 * 232_965 * sent + reduced,
+    }
+    units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+    for name, (*_, amount, unit, gigabit, _, _, _, _, _, _, _, _, _) in rows.items():
+        assert float(amount) * units[unit] == pytest.approx(expected[name], rel=0.006), name
+        assert float(gigabit) == pytest.approx(expected[name] / 8 * 8 / 1e9, rel=0.06), name
+    assert "reddit (Bajaj et al., PVLDB 18, 2025)" in out
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", *given, "--set", "partition={method: metis}", "--parts", "65")
+    assert "bytes an epoch" not in out
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", *given, "--set", "partition={method: random}", "--parts", "8")
+    assert "bytes an epoch" not in out

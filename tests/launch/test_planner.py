@@ -14,6 +14,8 @@ from harness.launch.hardware import Capacity
 from harness.launch.planner import PlannedTrial, Shortage, plan, total
 from harness.launch.runner import run_suite
 from harness.launch.slots import RunOptions
+from harness.metrics import PURPOSES
+from harness.results.frames import load_results
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.suite_file import load_suite
@@ -89,3 +91,23 @@ def test_trials_too_large_for_the_machine(suite_file: Path, monkeypatch: pytest.
         ring, reddit = make_plan(suite_file)[1::2][:2]
         assert ring.shortage is None
         assert reddit.shortage == (None if fits else Shortage(needed, machine, "this machine"))
+
+
+def test_the_bytes_of_an_epoch_are_those_that_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A known partition's are exact; where boundary nodes are drawn they are the mean."""
+    file = write_suite(tmp_path)
+    methods = "[full, pipegcn, {bns-gcn: {rate: 0.5}}, {cagnet: {rate: 0.5}}, graphsage]"
+    text = file.read_text().replace("[full]", methods).replace("[0, 1, 2]", "[0]").replace("[1, 2]", "3")
+    file.write_text(text.replace("[ring]", "[{sbm: {nodes: 3000}}]").replace("epochs: 10", "epochs: 12"))
+    suite = load_suite(file)
+    run_suite(suite, expand(suite), ResultStore(file.parent / "results", suite.name), RunOptions(), Silent())
+    planned = {each.trial.method.name: each.sent for each in make_plan(file)}
+    results = load_results(file.parent / "results").set_index("method")
+    assert set(results["status"]) == {"ok"}
+    counted = sum(results[f"bytes_{purpose}"] for purpose in PURPOSES)
+    assert planned["graphsage"] is None
+    assert planned["full"] == counted["full"]
+    assert planned["pipegcn"] == counted["pipegcn"]
+    for name in ("bns-gcn", "cagnet"):
+        assert planned[name] == pytest.approx(counted[name], rel=0.03)
+        assert planned[name] != counted["full"]

@@ -14,13 +14,13 @@ import pytest
 from support.networks import write_networks
 
 from harness.report import write_report
-from harness.report.elsewhere import LINKS, find_elsewhere, networks_table, not_projected, placed, ranking
+from harness.report.elsewhere import find_elsewhere, networks_table, not_projected, placed, ranking
 from harness.report.page import make_report
 from harness.report.sections import Section, make_sections
 from harness.report.values import Comparison
 from harness.report.views.answer import AnswerView
 from harness.results.frames import ResultInputs, load_inputs
-from harness.results.projection import Checked
+from harness.results.projection import LINKS, Checked
 
 SEEDS, COMPUTE = (0, 1, 2, 3), {"full": 0.10, "bns-gcn": 0.11}
 WIRE = {"full": 1.2112, "bns-gcn": 0.12112}  # seconds of an epoch at 1 Gbit/s
