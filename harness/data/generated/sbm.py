@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,52 +33,39 @@ PROBES = 1 << 18  # node pairs that estimate how many drawn edges coincide
 
 
 class PlantedGraph:
-    """Draws undirected edges between nodes with weights and communities, which may form regions.
+    """Draws undirected edges between nodes with weights, in cells that form groups within groups.
 
-    An edge joins u, v with probability 1 - exp(-w_u w_v (a [same community] + r [same region] + b)): the
-    edges of a Poisson multigraph, each counted once. The rates are solved for such that, in expectation,
-    `edges` distinct undirected edges come out, of which the share `homophily` joins nodes of one community
-    and, with regions, the share `far` joins nodes of two.
+    An edge joins u, v with probability 1 - exp(-w_u w_v r), r the sum over the levels at which u and v share a group:
+    the edges of a Poisson multigraph, each counted once. The rates are solved for such that, in expectation, `edges`
+    distinct undirected edges come out, the share `shares[l]` of them between nodes whose finest common group is of
+    level l.
 
-    weight: float64 [N] > 0, proportional to the expected degree (hubs get fewer: their edges coincide);
-    community: int64 [N], none empty; region: int64 [communities], ascending, the region of each.
+    weight: float64 [N] > 0, proportional to the expected degree (hubs get fewer: their edges coincide); cell: int64
+    [N], none empty; groups: int64 [levels, cells], each row ascending, the first all 0 (the whole graph), the last
+    the cells.
     Raises UserError when that many edges do not fit.
     """
 
     def __init__(
-        self,
-        weight: Floats,
-        community: Ints,
-        *,
-        edges: float,
-        homophily: float,
-        seed: int,
-        region: Ints | None = None,
-        far: float = 0.0,
+        self, weight: Floats, cell: Ints, *, groups: Ints, shares: Sequence[float], edges: float, seed: int
     ) -> None:
-        self.seed = seed
-        self.order = np.argsort(community, kind="stable")
-        self.weight, self.community = weight[self.order], community[self.order]
+        self.seed, self.groups = seed, groups
+        self.order = np.argsort(cell, kind="stable")
+        self.weight, self.cell = weight[self.order], cell[self.order]
         self.bounds: Floats = np.concatenate([[0.0], np.cumsum(self.weight)])
         self.total = float(self.bounds[-1])
         cells = np.arange(weight.size) * (self.total / weight.size)
         self.guide = np.searchsorted(self.bounds, cells, side="right") - 1
-        own = np.arange(int(community.max()) + 1)
-        if region is None or region[-1] == 0:
-            self.groups, shares = np.stack([0 * own, own]), [1 - homophily, homophily]
-        else:
-            near = max(1 - homophily - far, 0.0)
-            self.groups, shares = np.stack([0 * own, region, own]), [1 - homophily - near, near, homophily]
         self.low, self.high = self._spans()
         rates: list[float] = []
         for share in shares:
-            rates.append(self._solve(edges * share, rates))
+            rates.append(self._solve(edges * share, rates, edges))
         self.draws = round(sum(rates))
         self.until = np.cumsum(rates) / max(sum(rates), 1e-300)
 
     def _spans(self) -> tuple[Floats, Floats]:
-        """[levels, communities]: where in `bounds` the group that holds a community starts and ends."""
-        first: Ints = np.searchsorted(self.community, np.arange(self.groups.shape[1] + 1))
+        """[levels, cells]: where in `bounds` the group that holds a cell starts and ends."""
+        first: Ints = np.searchsorted(self.cell, np.arange(self.groups.shape[1] + 1))
         edge = self.bounds[first]
         left = [np.searchsorted(groups, groups) for groups in self.groups]
         right = [np.searchsorted(groups, groups, side="right") for groups in self.groups]
@@ -116,12 +103,12 @@ class PlantedGraph:
         return np.searchsorted(self.until, random, side="right").clip(max=self.until.size - 1)
 
     def _partner(self, u: Ints, level: Ints, random: Floats) -> Ints:
-        own: Ints = self.community[u]
+        own: Ints = self.cell[u]
         low, high = self.low[level, own], self.high[level, own]
         return pick(self.bounds, self.guide, low + random * (high - low))
 
-    def _solve(self, target: float, coarser: list[float]) -> float:
-        """Number of draws at the next level after which `target` distinct edges of it are expected.
+    def _solve(self, target: float, coarser: list[float], edges: float) -> float:
+        """Number of draws at the next level after which `target` distinct edges, of all `edges`, are expected of it.
 
         An edge is of the finest level at which its ends share a group; draws at the
         `coarser` levels make some too. Sums over pairs of 1 - exp(-rate) are estimated on pairs drawn with a
@@ -133,13 +120,13 @@ class PlantedGraph:
         rng = np.random.default_rng([self.seed, 2, level])
         u = pick(self.bounds, self.guide, rng.random(PROBES) * self.total)
         v = self._partner(u, np.full(PROBES, level), rng.random(PROBES))
-        own: Ints = self.community[u]
+        own: Ints = self.cell[u]
         product = self.weight[u] * self.weight[v] / self.total
         density = [product / (self.high[k, own] - self.low[k, own]) for k in range(level + 1)]
         background = sum((draws * at for draws, at in zip(coarser, density, strict=False)), np.zeros(PROBES))
         wanted = u != v
         if level + 1 < len(self.groups):
-            wanted &= self.groups[level + 1, own] != self.groups[level + 1, self.community[v]]
+            wanted &= self.groups[level + 1, own] != self.groups[level + 1, self.cell[v]]
 
         from scipy.optimize import brentq  # a tenth of what a run imports
 
@@ -151,8 +138,10 @@ class PlantedGraph:
             return 0.0  # the edges drawn without regard to these groups are enough
         limit = 64 * target + 64
         if expected(limit) < target:
+            limit = 64 * edges + 64  # most pairs of a level may be of a finer one
+        if expected(limit) < target:
             raise UserError(
-                f"{target:.0f} {'intra' if level else 'inter'}-community edges do not fit the graph",
+                f"{target:.0f} edges {'within communities' if level else 'between them'} do not fit the graph",
                 key="dataset",
                 fix="lower the degree, move the homophily from its extreme, or take more nodes",
             )
@@ -202,9 +191,11 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
         raise UserError(f"{s.classes} classes of {s.nodes} nodes", key="dataset sbm: classes", fix="fewer")
     rng = np.random.default_rng([s.seed, 0])
     community = communities(rng, s.nodes, s.classes)
+    own = np.arange(s.classes)
     planted = PlantedGraph(
-        np.ones(s.nodes), community, edges=s.nodes * s.degree / 2, homophily=s.homophily, seed=s.seed
-    )
+        np.ones(s.nodes), community, groups=np.stack([0 * own, own]), shares=[1 - s.homophily, s.homophily],
+        edges=s.nodes * s.degree / 2, seed=s.seed,
+    )  # fmt: skip
     csr, split = planted.csr(), split_masks(rng, s.nodes, SPLIT)
     features = noisy_features(community, s.features, s.noise, s.seed, work)
     labels = label_sets(rng, community, s.classes) if s.multilabel else community, s.classes, s.multilabel
