@@ -230,7 +230,7 @@ def import_(
 
 
 PER_PART = ("part", "inner", "boundary", "ratio", "edges", "edges_cut", "train_nodes")
-TOTALS = ("parts", "method", "imbalance", "edge imbalance", "cut edges", "cut share", "volume", "boundary imbalance")
+TOTALS = ("parts", "method", "imbalance", "edge imbalance", "cut edges", "cut share", "volume", "boundary imbalance", "seconds")
 
 
 def partition(
@@ -263,7 +263,8 @@ def partition(
     Each part's inner and boundary nodes, then each partition's quality: ratio = boundary / inner; volume =
     sum of boundary nodes = rows sent per layer and direction; a cut edge counts once; imbalance, edge imbalance,
     boundary imbalance = largest / mean part, by inner nodes, edges and boundary nodes. A synchronous epoch waits for
-    the part with the largest boundary: above 2 a note says so. Partitions are cached, so a later run finds them.
+    the part with the largest boundary: above 2 a note says so. Partitions are cached, so a later run finds them, with
+    the seconds that their making took.
     """
     from pydantic import ValidationError
 
@@ -298,7 +299,7 @@ def partition(
     totals = [_show(graph, dataset_spec, spec, mode, sources[spec.method], out) for spec in specs]
     table(TOTALS, totals, title=f"{dataset_spec.name}: partitions")
     for spec, row in zip(specs, totals, strict=True):
-        if line := boundary_warning(dataset_spec.name, spec, row[-1]):
+        if line := boundary_warning(dataset_spec.name, spec, row[-2]):
             typer.echo(f"note: {line}")
 
 
@@ -311,7 +312,7 @@ def _show(
     out: Path | None,
 ) -> list[Any]:
     """Print the table of one partition, keep it in `out`; return its row of the last table."""
-    from harness.data.partition.cached import ensure_partitioned, export_parts, partition_table
+    from harness.data.partition.cached import ensure_partitioned, export_parts, partition_seconds, partition_table
     from harness.data.partition.view import imbalance
 
     views = ensure_partitioned(graph, spec, inductive=inductive, source=source)
@@ -324,5 +325,6 @@ def _show(
     typer.echo("")
     cut, share = total["edges_cut"], total["edges_cut"] / total["edges"] if total["edges"] else 0.0
     boundary = total["volume"], imbalance([row["boundary"] for row in rows])
+    seconds = partition_seconds(views.train)
     # A graph is symmetric: both directions of a cut edge are entries.
-    return [spec.parts, spec.method, total["imbalance"], total["edge_imbalance"], cut // 2, share, *boundary]
+    return [spec.parts, spec.method, total["imbalance"], total["edge_imbalance"], cut // 2, share, *boundary, seconds]

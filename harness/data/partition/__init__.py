@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from harness.data.graph import csr_from_edges, is_symmetric
+from harness.data.partition.streaming import KaMinParOptions, StreamOptions, kaminpar, stream
 from harness.data.partition.view import Ints, join_neighbours
 from harness.data.prepared import map_npy
 from harness.deferred import numpy as np
@@ -168,6 +169,41 @@ def _edge_chunks(indptr: Ints, indices: Ints, rows: int = 1 << 16) -> Iterator[t
     for start in range(0, indptr.size - 1, rows):
         bounds = indptr[start : start + rows + 1]
         yield (indices[bounds[0] : bounds[-1]], np.repeat(np.arange(start, start + bounds.size - 1), np.diff(bounds)))
+
+
+class KaMinPar(Partitioner[KaMinParOptions]):
+    """KaMinPar: multilevel k-way, least edge cut, in less memory than METIS (Gottesbueren et al., ESA 2021).
+
+    Needs `kaminpar` (the extra of that name).
+    """
+
+    name = "kaminpar"
+    Options = KaMinParOptions
+
+    def parts(self, indptr: Ints, indices: Ints) -> Ints:
+        """See `Partitioner`; KaMinPar sees the graph with its reverse edges added."""
+        spec, weight = self.spec, None if self.spec.balance == "nodes" else node_weights(indptr, self.spec)
+        if not is_symmetric(indptr, indices):
+            edges = partial(_edge_chunks, indptr, indices)
+            indptr, indices = csr_from_edges(edges, indptr.size - 1, symmetrise=True)
+        return kaminpar(indptr, indices, weight, spec.parts, spec.seed, self.options)
+
+
+class Stream(Partitioner[StreamOptions]):
+    """A stream of nodes, each of which joins a part for good, or until the next pass; memory of 16 bytes a node.
+
+    `fennel`: the part with most of the node's neighbours, less a cost that grows with the part's size (Tsourakakis et
+    al., WSDM 2014, gamma 1.5). `ldg`: neighbours times the part's room (Stanton and Kliot, KDD 2012). Several `passes`:
+    restreaming (Nishimura and Ugander, KDD 2013).
+    """
+
+    name = "stream"
+    Options = StreamOptions
+
+    def parts(self, indptr: Ints, indices: Ints) -> Ints:
+        """See `Partitioner`."""
+        weight = node_weights(indptr, self.spec).astype(np.float64)
+        return stream(indptr, indices, weight, self.spec.parts, self.spec.seed, self.options)
 
 
 class Random(Partitioner[Spec]):

@@ -137,6 +137,11 @@ def export_parts(paths: PartitionPaths, name: str, spec: PartitionSpec, director
         write_whole(directory / "partition_meta.json", json.dumps(meta))
 
 
+def partition_seconds(view_dir: Path) -> float | None:
+    """Return how long a kept partition took to make, its views included; None where that is not known."""
+    return _read_meta(view_dir).get("seconds")
+
+
 def partition_table(view_dir: Path) -> list[dict[str, Any]]:
     """Return the sizes of a view: one row a part, then one with `part` = "total".
 

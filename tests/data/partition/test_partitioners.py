@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def ring(n: int) -> tuple[np.ndarray, np.ndarray]:
 @settings(deadline=None, max_examples=150)
 @given(
     graph=graphs(),
-    method=st.sampled_from(["metis", "random", "chunk"]),
+    method=st.sampled_from(["metis", "random", "chunk", "stream"]),
     objective=st.sampled_from(["volume", "cut"]),
     balance=st.sampled_from(["nodes", "edges"]),
     parts=st.integers(1, 14),
@@ -210,7 +211,7 @@ def test_damaged_or_missing_file(tmp_path):
 
 
 def test_the_partitioners_are_found_by_name():
-    assert PARTITIONERS.names() == ["chunk", "file", "metis", "random"]
+    assert PARTITIONERS.names() == ["chunk", "file", "kaminpar", "metis", "random", "stream"]
 
 
 def test_random_parts_are_independent_of_a_split_drawn_with_the_same_seed():
@@ -219,3 +220,90 @@ def test_random_parts_are_independent_of_a_split_drawn_with_the_same_seed():
     train = np.random.default_rng(0).permutation(nodes)[: nodes // 2]
     parts = partition_nodes(indptr, indices, PartitionSpec(parts=2, method="random", seed=0))
     assert abs(int(parts[train].sum()) - nodes // 4) < 5 * (nodes / 16) ** 0.5
+
+
+def cut_of(indptr: np.ndarray, indices: np.ndarray, parts: np.ndarray) -> int:
+    return int((parts[np.repeat(np.arange(parts.size), np.diff(indptr))] != parts[indices]).sum())
+
+
+def communities(count: int = 8, size: int = 150, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Random communities in a random order of nodes: 95 % of a node's 12 edges stay inside."""
+    rng = np.random.default_rng(seed)
+    nodes = count * size
+    own = rng.permutation(np.arange(nodes) % count)
+    members = [np.flatnonzero(own == c) for c in range(count)]
+    edges: set[tuple[int, int]] = set()
+    for node in range(nodes):
+        for _ in range(6):
+            inside = rng.random() < 0.95
+            other = int(rng.choice(members[own[node]]) if inside else rng.integers(nodes))
+            if other != node:
+                edges |= {(node, other), (other, node)}
+    return csr(nodes, edges)
+
+
+@pytest.mark.parametrize("balance", ["nodes", "edges"])
+@pytest.mark.parametrize(
+    ("method", "options", "limit"),
+    [
+        ("stream", {"rule": "fennel"}, 0.85),
+        ("stream", {"rule": "fennel", "passes": 5}, 0.5),
+        ("stream", {"rule": "ldg"}, 0.85),
+        ("stream", {"rule": "ldg", "passes": 5}, 0.5),
+        ("kaminpar", {}, 0.1),
+        ("kaminpar", {"preset": "terapart"}, 0.1),
+    ],
+)
+def test_others_find_communities_and_keep_the_balance(method, options, limit, balance):
+    """Cut edges, of those that random parts cut; no part is larger than its slack allows."""
+    if method == "kaminpar":
+        pytest.importorskip("kaminpar")
+    indptr, indices = communities()
+    spec = PartitionSpec(parts=8, method=method, balance=balance, options=options)
+    parts = partition_nodes(indptr, indices, spec)
+    random = partition_nodes(indptr, indices, PartitionSpec(parts=8, method="random"))
+    assert cut_of(indptr, indices, parts) < limit * cut_of(indptr, indices, random)
+    weight = np.ones(parts.size) if balance == "nodes" else np.diff(indptr) + 1
+    load = np.bincount(parts, weight)
+    assert load.max() <= 1.1 * load.mean() + weight.max()
+    assert np.array_equal(parts, partition_nodes(indptr, indices, spec))
+    other = partition_nodes(indptr, indices, PartitionSpec(parts=8, method=method, balance=balance, seed=1))
+    assert not np.array_equal(parts, other)
+
+
+@pytest.mark.parametrize("rule", ["fennel", "ldg"])
+def test_a_stream_is_that_of_its_definition(rule):
+    """Against the rules written out, a node at a time."""
+    indptr, indices = communities(4, 30)
+    nodes, count, slack = indptr.size - 1, 4, 0.1
+    found = partition_nodes(indptr, indices, PartitionSpec(parts=count, method="stream", options={"rule": rule}))
+    expected = np.full(nodes, -1)
+    capacity, edges = (1 + slack) * nodes / count, indices.size / 2
+    for node in np.random.default_rng([0, len("stream")]).permutation(nodes):
+        sizes = [int((expected == p).sum()) for p in range(count)]
+        near = [int((expected[indices[indptr[node] : indptr[node + 1]]] == p).sum()) for p in range(count)]
+        alpha = edges * count**0.5 / nodes**1.5
+        scores = {
+            p: near[p] - alpha * 1.5 * sizes[p] ** 0.5
+            if rule == "fennel"
+            else (near[p] + 1e-9) * (1 - sizes[p] / capacity)
+            for p in range(count)
+            if sizes[p] + 1 <= capacity
+        }
+        expected[node] = max(scores, key=lambda p: (scores[p], -p))
+    assert np.array_equal(found, expected)
+
+
+def test_kaminpar_takes_directed_graphs_and_more_parts_than_communities():
+    pytest.importorskip("kaminpar")
+    edges = {(i, (i + 1) % 200) for i in range(200)}
+    both = edges | {(j, i) for i, j in edges}
+    spec = PartitionSpec(parts=3, method="kaminpar")
+    assert np.array_equal(partition_nodes(*csr(200, edges), spec), partition_nodes(*csr(200, both), spec))
+    assert sorted(set(partition_nodes(*ring(40), PartitionSpec(parts=40, method="kaminpar")).tolist())) == [*range(40)]
+
+
+def test_kaminpar_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "kaminpar", None)
+    with pytest.raises(UserError, match=r"kaminpar cannot be imported.*pip install 'gnn-harness\[kaminpar\]'"):
+        partition_nodes(*ring(40), PartitionSpec(parts=4, method="kaminpar"))
