@@ -15,7 +15,7 @@ from harness.results.record_store import ResultStore, read_at
 from harness.results.tuned import ChangedTrial, TunedMethod, Tuning, TuningTrial
 from harness.runtime.method import METHODS
 from harness.suite.schema import MethodSettings, Suite, TrialConfig
-from harness.suite.sections import BEST, Goal, RelativeTarget
+from harness.suite.sections import BEST, RelativeTarget
 from harness.suite.suite_file import as_written
 from harness.tune.space import Point, Searched, Subject, settings_with
 from harness.tune.study import Chosen, Curve, Rungs, Study, Tried, asha_rungs, choose, curve_of, studies_at, success
@@ -112,7 +112,7 @@ class Tuner:
 
     def _search(self, studies: Sequence[Study], targets: Mapping[str, float | None]) -> int:
         """Run rounds of trials until the studies have spent their budgets; returns the runner's exit code."""
-        known, code = -1, 0
+        known, code, spec = -1, 0, self.searched.spec
         while True:
             for study in studies:
                 self._ask(study)
@@ -135,7 +135,8 @@ class Tuner:
                 trial = trials[study.name, each.number]
                 if trial.id in finished:
                     curve = self._curve(trial) if finished[trial.id] == "ok" else None
-                    value = None if curve is None else self._success(curve, targets.get(study.subject.dataset.name))
+                    target = targets.get(study.subject.dataset.name)
+                    value = None if curve is None else success(curve, spec.goal, target, spec.budget.seconds)
                     study.finish(each, value)
 
     def _ask(self, study: Study) -> None:
@@ -145,13 +146,14 @@ class Tuner:
         while len(study.trials) < spec.budget.trials:
             if learns and study.waiting:
                 return
-            curves = self._curves_of(study) if spec.pruner == "asha" or spec.budget.total_seconds is not None else {}
-            spent_s = sum(curve.trained_s for curve in curves.values())
+            timed = spec.pruner == "asha" or spec.budget.total_seconds is not None
+            curves = [each.curve for each in self._tried(study) if each.curve is not None] if timed else []
+            spent_s = sum(curve.trained_s for curve in curves)
             if spec.budget.total_seconds is not None and spent_s >= spec.budget.total_seconds:
                 return
             rungs: Rungs = ()
             if spec.pruner == "asha" and spec.budget.seconds is not None:
-                rungs = asha_rungs(spec.budget.seconds, list(curves.values()), self.searched.known_target)
+                rungs = asha_rungs(spec.budget.seconds, curves, self.searched.known_target)
             if not study.ask(rungs, alone=learns):
                 return
 
@@ -161,18 +163,10 @@ class Tuner:
             self._trials[key] = self.searched.trial(study.subject, study.point(each), study.index, study.rungs(each))
         return self._trials[key]
 
-    def _success(self, curve: Curve, target: float | None) -> float:
-        spec = self.searched.spec
-        goal: Goal = "best_val" if target is None else spec.goal
-        return success(curve, goal, target, spec.budget.seconds)
-
     def _curve(self, trial: TrialConfig) -> Curve:
         if trial.id not in self._curves:
             self._curves[trial.id] = curve_of(self.store.directory / trial.id)
         return self._curves[trial.id]
-
-    def _curves_of(self, study: Study) -> dict[int, Curve]:
-        return {each.number: each.curve for each in self._tried(study) if each.curve is not None}
 
     def _tried(self, study: Study) -> list[Tried]:
         finished, found = self.store.finished(), []
