@@ -127,21 +127,7 @@ def _terms(expr: str) -> dict[str, list[Any]]:
 
 
 Cell = tuple[TrialConfig, ...]  # trials that differ in their seed only
-Row = tuple[Cell, ...]  # what is compared
-
-
-def rows_of(claim: Claim, trials: Sequence[TrialConfig]) -> list[Row]:
-    """Return what a claim compares: (of,), (of, over), or one cell an item of `order`.
-
-    UserError if a selector finds nothing, or several trials where one is needed; its `key` is where in the claim
-    (`of`, `over`, `expect.order.1`).
-    """
-    rows: list[Row] = []
-    for _, row in pairs_of(claim, trials):
-        if isinstance(row, UserError):
-            raise row
-        rows.append(row)
-    return rows
+Row = tuple[Cell, ...]  # what is compared: (of,), (of, over), or one cell an item of `order`
 
 
 def pairs_of(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[tuple[Cell, Row | UserError]]:
@@ -149,7 +135,8 @@ def pairs_of(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[tuple[Cell
 
     Results have one value for all repeats of a trial: the first stands for them.
 
-    UserError if `of`, `over` or an item of the order selects no trial at all.
+    UserError if `of`, `over` or an item of the order selects no trial at all; the `key` of all errors is where in the
+    claim (`of`, `over`, `expect.order.1`).
     """
     trials = [trial for trial in trials if not trial.repeat]
     of, *named = _selectors(claim)
@@ -194,7 +181,7 @@ def claim_errors(suite: Suite, trials: Sequence[TrialConfig]) -> Iterator[UserEr
                 wrong.append(UserError(f"{error.message} '{error.key}'", key=where, fix=error.fix))
         if not wrong and not suite.source.overrides:
             try:
-                rows_of(claim, trials)
+                wrong += [row for _, row in pairs_of(claim, trials) if isinstance(row, UserError)][:1]
             except UserError as error:
                 wrong.append(error)
         for mistake in wrong:

@@ -8,7 +8,7 @@ from harness.errors import UserError
 from harness.metrics import Formula
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
-from harness.suite.select import rows_of
+from harness.suite.select import pairs_of
 from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.usefixtures("world")
@@ -62,7 +62,7 @@ def test_claims_are_no_part_of_a_trial(read) -> None:
 
 def test_without_over_every_trial_is_a_row_with_its_seeds(read) -> None:
     suite, trials = read(CLAIM.format("bytes_feature + bytes_embedding", "{method: full, parts: 4}", LEAST))
-    rows = rows_of(suite.claims[0], trials)
+    rows = [row for _, row in pairs_of(suite.claims[0], trials)]
     assert {tuple(map(told, cell)) for [cell] in rows} == {
         ((scale, 4, network, "full", None, None),) * 2 for scale in (None, 0.1, 0.2) for network in ("none", "1gbit")
     }
@@ -72,7 +72,7 @@ def test_without_over_every_trial_is_a_row_with_its_seeds(read) -> None:
 def test_over_is_alike_in_all_that_it_does_not_name(read) -> None:
     text = CLAIM.format("epoch_time_s", "{method: bns-gcn, rate: 0.1, dataset.scale: 0.1}", LEAST)
     suite, trials = read(text + "    over: {method: full}\n")
-    rows = rows_of(suite.claims[0], trials)
+    rows = [row for _, row in pairs_of(suite.claims[0], trials)]
     assert {(told(of[0]), told(over[0])) for of, over in rows} == {
         ((0.1, parts, network, "bns-gcn", 0.1, sampler), (0.1, parts, network, "full", None, None))
         for parts in (2, 4)
@@ -80,7 +80,7 @@ def test_over_is_alike_in_all_that_it_does_not_name(read) -> None:
         for sampler in ("bernoulli", "fixed")
     }
     suite, trials = read(text + "    over: {rate: 1.0, network: none}\n")  # the same method: its options too
-    rows = rows_of(suite.claims[0], trials)
+    rows = [row for _, row in pairs_of(suite.claims[0], trials)]
     assert {(told(of[0]), told(over[0])) for of, over in rows} == {
         ((0.1, parts, network, "bns-gcn", 0.1, sampler), (0.1, parts, "none", "bns-gcn", 1.0, sampler))
         for parts in (2, 4)
@@ -101,7 +101,7 @@ def test_an_order_is_a_row_of_its_items(read) -> None:
         "'digits sage-2x64 bns-gcn(rate=1,sampler=fixed) P=2 1gbit seed=1' (select one for each)"
     )
     suite, trials = read(text.replace("bns-gcn,", "bns-gcn, sampler: fixed,"))
-    [row] = rows_of(suite.claims[0], trials)
+    [(_, row)] = pairs_of(suite.claims[0], trials)
     assert [[(*told(trial)[3:5], trial.seed) for trial in cell] for cell in row] == [
         [("full", None, 1)],
         [("bns-gcn", 1.0, 1)],
@@ -178,6 +178,6 @@ def test_what_an_override_takes_away_is_no_mistake_of_the_claim(read) -> None:
 def test_seeds_are_one_cell_though_only_some_of_them_ran_on_older_data(read) -> None:
     suite, trials = read(CLAIM.format("epoch_time_s", "{method: bns-gcn}", LEAST + "\n    over: {method: full}"))
     now = [trial if trial.seed else trial.model_copy(update={"data": "v2.p"}) for trial in trials]
-    rows = rows_of(suite.claims[0], now)
-    assert len(rows) == len(rows_of(suite.claims[0], trials))
+    rows = [row for _, row in pairs_of(suite.claims[0], now)]
+    assert len(rows) == len(list(pairs_of(suite.claims[0], trials)))
     assert {len(cell) for row in rows for cell in row} == {2}

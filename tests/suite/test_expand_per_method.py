@@ -11,7 +11,7 @@ from harness.errors import UserError
 from harness.suite.expand import expand
 from harness.suite.schema import Suite
 from harness.suite.sections import Claim
-from harness.suite.select import rows_of
+from harness.suite.select import pairs_of
 from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.usefixtures("world")
@@ -71,7 +71,7 @@ def test_a_claim_compares_methods_that_set_keys_themselves() -> None:
         {"name": "c", "source": "s", "metric": "epoch_time_s", "of": {"method": "graphsage"},
          "over": {"method": "full"}, "expect": {"at_least": 1}}
     )  # fmt: skip
-    rows = rows_of(claim, trials)
+    rows = [row for _, row in pairs_of(claim, trials)]
     assert [[cell[0].dataset.name for cell in row] for row in rows] == [["digits"] * 2, ["twin"] * 2]
 
 

@@ -9,7 +9,7 @@ import pytest
 from harness.errors import UserError
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
-from harness.suite.select import matches, rows_of
+from harness.suite.select import matches, pairs_of
 from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.usefixtures("world")
@@ -58,7 +58,7 @@ def test_a_claim_compares_trials_and_not_their_repeats() -> None:
     claim |= {"of": {"method": "bns-gcn", "rate": 0.5}, "over": {"method": "full"}, "by": "difference"}
     suite = Suite.model_validate({"name": "s", "datasets": ["digits"], "methods": METHODS, "repeat": 2})
     suite = suite.model_copy(update={"claims": Suite.model_validate(suite.model_dump() | {"claims": [claim]}).claims})
-    (row,) = rows_of(suite.claims[0], expand(suite))
+    [(_, row)] = pairs_of(suite.claims[0], expand(suite))
     assert [len(cell) for cell in row] == [1, 1]
 
 
