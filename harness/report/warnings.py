@@ -72,17 +72,14 @@ FLAGS = (  # the last one: what records are flagged with
     ),
     Flag(
         "¤", "Ranks share cores", "more ranks, times threads, than cores: their times do not carry over to a cluster",
-        lambda frame: _is_true(frame, "crowded"), lambda bad: f"{bad['parts'].max():.0f} ranks",
+        lambda frame: frame.reindex(columns=["crowded"])["crowded"].eq(True),
+        lambda bad: f"{bad['parts'].max():.0f} ranks",
     ),
     Flag(
         "¶", "Flagged", "the trial did something that its numbers do not show (docs/integrity.md)",
         lambda frame: frame["flags"].ne(""), lambda bad: join_unique("; ".join(bad["flags"]).split("; ")),
     ),
 )  # fmt: skip
-
-
-def _is_true(frame: pd.DataFrame, column: str) -> pd.Series[bool]:
-    return frame[column].eq(True) if column in frame else pd.Series(False, frame.index)
 
 
 def _worst(shares: pd.Series[float]) -> str:
