@@ -17,6 +17,7 @@ from typing import Any, TypeGuard
 import psutil
 
 from harness.data.formats import as_labels, csr, dense_chunks, mask, spool_features
+from harness.data.generated import split_masks
 from harness.data.graph import Array, EdgeChunks, GraphData, check_graph, index_dtype, is_symmetric
 from harness.data.prepared import chunk_rows, open_graph
 from harness.data.registry import data_directory, dataset_name, prepare
@@ -401,13 +402,9 @@ def _drawn(shares: Sequence[float], labels: Array, changes: list[str]) -> list[A
     if len(given) != 3 or min(given) < 0 or not 0 < given[0] <= math.fsum(given) <= 1 + 1e-9:
         raise DataError(f"splits are {given}, expected shares of train, val and test, at most 1 together")
     known = np.flatnonzero(labels >= 0) if labels.ndim == 1 else np.arange(len(labels))
-    order = np.random.default_rng(0).permutation(known)
-    ends = np.round(np.cumsum([0.0, *given]) * len(order)).astype(int)
-    masks = [np.zeros(len(labels), np.bool_) for _ in given]
-    for own, start, end in zip(masks, ends, ends[1:], strict=False):
-        own[order[start:end]] = True
     changes.append("a split was drawn with seed 0")
-    return masks
+    drawn = split_masks(np.random.default_rng(0), len(known), given)
+    return [np.isin(np.arange(len(labels)), known[own]) for own in drawn]
 
 
 def _edges(loose: Loose, nodes: int, changes: list[str]) -> tuple[Array, Array, Array | None]:
