@@ -56,8 +56,10 @@ _BROKEN = (
 
 
 @contextmanager
-def reading(file: Path, expected: str) -> Iterator[None]:
-    """Turn whatever a parser raises over a bad `file` into a DataError that says what was `expected`."""
+def reading(
+    file: Path, expected: str, broken: type[Exception] | tuple[type[Exception], ...] = _BROKEN
+) -> Iterator[None]:
+    """Turn what a parser raises over a bad `file`, any of `broken`, into a DataError that says what was `expected`."""
     try:
         yield
     except DataError:
@@ -66,7 +68,7 @@ def reading(file: Path, expected: str) -> Iterator[None]:
         raise DataError(error.message, file=error.file or file, fix=error.fix) from error
     except FileNotFoundError as error:
         raise DataError(f"no such file, expected {expected}", file=error.filename or file) from error
-    except _BROKEN as error:
+    except broken as error:
         why = (str(error).splitlines() or [""])[0][:150] or type(error).__name__
         raise DataError(f"damaged or foreign, expected {expected} ({why})", file=file) from error
 

@@ -324,13 +324,10 @@ _PYG = {
 def _load(path: Path) -> Any:
     import torch
 
-    with reading(path, "tensors, or PyG's Data"), open_regular(path) as stream:
-        try:
-            with torch.serialization.safe_globals([(stand, place) for place, stand in _PYG.items()]):
-                return torch.load(stream, map_location="cpu", weights_only=True)
-        except Exception as error:  # pickle documents that a damaged file may raise any exception
-            why = (str(error).splitlines() or [""])[0][:150] or type(error).__name__
-            raise DataError(f"damaged or foreign, expected tensors, or PyG's Data ({why})", file=path) from error
+    known = torch.serialization.safe_globals([(stand, place) for place, stand in _PYG.items()])
+    # Pickle documents that a damaged file may raise any exception.
+    with reading(path, "tensors, or PyG's Data", Exception), open_regular(path) as stream, known:
+        return torch.load(stream, map_location="cpu", weights_only=True)
 
 
 def _of_pt(path: Path) -> Loose:

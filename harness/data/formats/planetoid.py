@@ -117,13 +117,10 @@ def load_pickle(path: Path, limit: int = _LARGEST) -> Any:
     """
     with reading(path, "a file of a Planetoid set"):
         data = read_bytes(path, limit)
-    try:
+    with reading(path, "a Planetoid pickle", Exception):  # pickle documents that a damaged file may raise any
         _scan(data)
         value = _Unpickler(io.BytesIO(data), encoding="latin1").load()
         return _build(value)
-    except Exception as error:  # pickle documents that a damaged file may raise any exception
-        why = (str(error).splitlines() or [""])[0][:150] or type(error).__name__
-        raise DataError(f"damaged or foreign, expected a Planetoid pickle ({why})", file=path) from error
 
 
 def _scan(data: bytes) -> None:
