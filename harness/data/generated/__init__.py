@@ -109,17 +109,15 @@ def class_labels(rng: np.random.Generator, community: Ints, classes: int, flippe
     return np.where(rng.random(community.size) < flipped, (community + shift) % classes, community)
 
 
-def label_sets(
-    rng: np.random.Generator, community: Ints, classes: int, *, active: float = 0.15, rate: float = 0.75
-) -> NDArray[np.uint8]:
-    """uint8 [N, classes]: each label is active in a share `active` of the communities (in one at least).
+def label_sets(rng: np.random.Generator, community: Ints, classes: int) -> NDArray[np.uint8]:
+    """uint8 [N, classes]: each label is active in 15 % of the communities (in one at least).
 
-    A node has a label active in its community with probability `rate`, any other with 0.02.
+    A node has a label active in its community with probability 0.75, any other with 0.02.
     """
     count = int(community.max()) + 1
-    on = rng.random((count, classes)) < active
+    on = rng.random((count, classes)) < 0.15
     on[rng.integers(0, count, classes), np.arange(classes)] = True
-    chance = np.where(on, rate, 0.02).astype(np.float32)
+    chance = np.where(on, 0.75, 0.02).astype(np.float32)
     out = np.empty((community.size, classes), np.uint8)
     for start in range(0, community.size, BLOCK):
         block = community[start : start + BLOCK]
