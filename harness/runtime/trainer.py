@@ -45,10 +45,6 @@ class FlatParameters:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient.view_as(parameter)
 
-    def zero_gradients(self) -> None:
-        """Set all gradients to zero, in place."""
-        self.buffer.zero_()
-
     def reduce(self, comm: Communicator, loss: Tensor) -> Tensor:
         """Sum gradients and loss over the ranks; returns the summed loss, a scalar on the device."""
         self.buffer[-1] = loss
@@ -326,7 +322,7 @@ class Trainer:
             self.integrity.reads(step.loss)
             inputs, aggregated = self.inputs.of(step)
         with clock.phase("optimize"):
-            self.flat.zero_gradients()
+            self.flat.buffer.zero_()  # all gradients, in place
 
         def passes() -> Tensor:
             logits = worker.model(
