@@ -39,18 +39,13 @@ class Subject:
         return f"{self.method.name} on {self.dataset.name}"
 
 
-def sections_of(point: Point) -> dict[str, dict[str, Any]]:
-    """Return a point's values by section: train, model, and options (of the method)."""
-    found: dict[str, dict[str, Any]] = {"train": {}, "model": {}, "options": {}}
-    for key, value in point.items():
-        section, dot, name = key.partition(".")
-        found[section if dot else "options"][name if dot else key] = value
-    return found
-
-
 def settings_with(settings: MethodSettings, dataset: str, point: Point) -> MethodSettings:
     """Return what a method sets itself with a point's values on a data set, over all else."""
-    on_it, own = settings.per_dataset.get(dataset, OwnSettings()), sections_of(point)
+    on_it = settings.per_dataset.get(dataset, OwnSettings())
+    own: dict[str, dict[str, Any]] = {"train": {}, "model": {}, "options": {}}
+    for key, value in point.items():
+        section, dot, name = key.partition(".")
+        own[section if dot else "options"][name if dot else key] = value
     laid = OwnSettings(
         train=on_it.train | own["train"],
         model=OwnModel(**on_it.model.written() | own["model"]),
