@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from harness.results.comparison import Compared, Pair, Pairing, Point
     from harness.results.contrast import Drift
     from harness.results.frames import ResultInputs
-    from harness.results.projection import HostLink, Projection
+    from harness.results.projection import HostLink
     from harness.results.record import Record
 
 
@@ -423,7 +424,7 @@ def project(
 
     links = [parse_link(name.strip(), "--network") for name in network.split(",")]
     try:
-        latency_s = parse_latency(latency)
+        links = [replace(each, latency_s=parse_latency(latency), ranks_per_host=ranks_per_host) for each in links]
     except ValueError as error:
         raise UserError(str(error), key="--latency") from None
     inputs = load_inputs(results)
@@ -435,9 +436,9 @@ def project(
         show(VALIDATION, rows)
     else:
         if format == "table" and not by_trial:
-            _rankings(inputs, links, base, latency_s, ranks_per_host)
+            _rankings(inputs, links, base)
         else:
-            show(PROJECTION, _projections([found for found, _ in groups], links, latency_s, ranks_per_host))
+            show(PROJECTION, _projections([found for found, _ in groups], links))
         hosts = "a host of its own for each rank" if ranks_per_host == 1 else f"{ranks_per_host} ranks a host"
         notes = [f"Latency {latency}, {hosts}; compute includes the wait for slower ranks where it was measured apart."]
         notes += [f"{link.name}: {link.source}." for link in links if link.source]
@@ -460,14 +461,9 @@ def _groups(records: Sequence[Record], label: str | None, results: Path) -> list
     return [(found, group) for group in groups if (found := base_of(group, label))]
 
 
-def _projections(
-    bases: Sequence[Record], links: Sequence[HostLink], latency_s: float, ranks_per_host: int
-) -> list[Row]:
+def _projections(bases: Sequence[Record], links: Sequence[HostLink]) -> list[Row]:
     from harness.results.projection import network_label
     from harness.results.projection import project as project_trial
-
-    def on(link: HostLink, record: Record) -> Projection:
-        return project_trial(record, link.bits_s, latency_s, ranks_per_host=ranks_per_host, sockets=link.sockets)
 
     def setting(record: Record) -> dict[str, object]:
         return {key: value for key, value in record.config.items() if key != "method"}
@@ -475,19 +471,17 @@ def _projections(
     fulls = [record for record in bases if record.config["method"]["name"] == "full"]
     rows: list[Row] = []
     for record, link in itertools.product(bases, links):
-        found = on(link, record)
+        found = project_trial(record, link)
         full = next((each for each in fulls if setting(each) == setting(record)), None)
         epoch = found.epoch_time_s
         head = (record.trial, record.label, network_label(record), record.result["epoch_time_s"])
         shown = (found.compute_s + found.wait_s, found.exchange_s, found.reduce_s, epoch)
-        speed_up = on(link, full).epoch_time_s / epoch if full and epoch else None
+        speed_up = project_trial(full, link).epoch_time_s / epoch if full and epoch else None
         rows.append((*head, link.name, *shown, 100 * found.communication, speed_up))
     return rows
 
 
-def _rankings(
-    inputs: ResultInputs, links: Sequence[HostLink], base: str | None, latency_s: float, ranks_per_host: int
-) -> None:
+def _rankings(inputs: ResultInputs, links: Sequence[HostLink], base: str | None) -> None:
     """Print for each network who reaches the target first, and all methods in the order of their times."""
     from harness.report.elsewhere import EpochView, find_elsewhere, placed, ranking
     from harness.report.sections import make_sections
@@ -495,8 +489,7 @@ def _rankings(
     from harness.report.values import values_of
 
     named = named_sections(make_sections(inputs))
-    sections, hosted = [section for section, _ in named], ranks_per_host
-    for there in find_elsewhere(sections, inputs.records, links, base=base, latency_s=latency_s, ranks_per_host=hosted):
+    for there in find_elsewhere([section for section, _ in named], inputs.records, links, base):
         for section, name in ((there.sections.get(each.anchor), name) for each, name in named):
             if section is None:
                 continue

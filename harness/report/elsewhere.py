@@ -113,10 +113,7 @@ def find_elsewhere(
     sections: Sequence[Section],
     records: Mapping[RecordKey, Record],
     links: Sequence[HostLink] = LINKS,
-    *,
     base: str | None = None,
-    latency_s: float = 0.0,
-    ranks_per_host: int = 1,
 ) -> list[Elsewhere]:
     """Return sections on each of the links; nothing where no trial can be projected."""
     chosen = (base_of(group, base) for group in counterparts(records.values()))
@@ -124,21 +121,13 @@ def find_elsewhere(
     made = [
         Elsewhere(link, off, {
             section.anchor: own for section in sections
-            if (own := section_on(section, link, bases, off, latency_s=latency_s, ranks_per_host=ranks_per_host))
+            if (own := section_on(section, link, bases, off))
         }) for link in links
     ]  # fmt: skip
     return [each for each in made if each.sections]
 
 
-def section_on(
-    section: Section,
-    link: HostLink,
-    bases: Mapping[RecordKey, Record],
-    off: Checked,
-    *,
-    latency_s: float = 0.0,
-    ranks_per_host: int = 1,
-) -> Section | None:
+def section_on(section: Section, link: HostLink, bases: Mapping[RecordKey, Record], off: Checked) -> Section | None:
     """Return a section with its trials' times on another network; None if none of them is among `bases`.
 
     Epochs are scaled as the trial's headline is. Trials on one part stay, and those that did not end well; others that
@@ -149,8 +138,7 @@ def section_on(
         trial, record = str(row["trial"]), bases.get((str(row["suite"]), str(row["trial"])))
         if record:
             spec = network_of(record)
-            hosted = spec.ranks_per_host if spec else ranks_per_host
-            on = project(record, link.bits_s, latency_s, ranks_per_host=hosted, sockets=link.sockets)
+            on = project(record, replace(link, ranks_per_host=spec.ranks_per_host) if spec else link)
             ratios[trial] = on.epoch_time_s / float(record.result["epoch_time_s"])
         elif row["parts"] == 1 or row["status"] != "ok":
             ratios[trial] = 1.0

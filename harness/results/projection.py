@@ -43,9 +43,10 @@ ALL_REDUCE = -1  # the peer of an all-reduce's channel
 
 @dataclass(frozen=True)
 class HostLink:
-    """A host's link to the switch: bits a second each way, seconds a message, and whether sockets carry its bytes.
+    """A host's link to the switch: bits a second each way, seconds a message, and the ranks in order that share it.
 
-    `source`: where its rate is from, "" if a user gave it.
+    `sockets`: whether the kernel's sockets carry its bytes: frames' headers and software's time count. `source`: where
+    its rate is from, "" if a user gave it.
     """
 
     bits_s: float
@@ -130,9 +131,7 @@ def shares_cores(record: Record) -> bool:
     return bool(ranks * threads > cores)
 
 
-def project(
-    record: Record, rate_bits_s: float, latency_s: float, *, ranks_per_host: int = 1, sockets: bool = True
-) -> Projection:
+def project(record: Record, link: HostLink) -> Projection:
     """Predict a trial's epoch on another network; the module says how.
 
     Phases are means over epochs; they are scaled so that they add up to the trial's headline epoch time, CPU seconds
@@ -140,10 +139,7 @@ def project(
 
     Args:
         record: a trial that ended well, of at least two ranks.
-        rate_bits_s: bits a second of a host's link in each direction; may be infinite.
-        latency_s: seconds from one host to another.
-        ranks_per_host: ranks that share a link, in rank order.
-        sockets: whether the kernel's sockets carry the bytes: frames' headers and software's time count.
+        link: that each host has there; its rate may be infinite.
 
     Raises:
         UserError: the record has not what it takes (see `why_not`).
@@ -154,11 +150,11 @@ def project(
     def compute(phases: Mapping[str, float]) -> float:
         return sum(seconds for phase, seconds in phases.items() if phase not in NOT_COMPUTE)
 
-    sent = _transfers(record, HostLink(rate_bits_s, latency_s, ranks_per_host, sockets))
+    sent = _transfers(record, link)
     shared = shares_cores(record)
     phases = max(record.result["rank_cpu"] if shared else _rank_phases(record), key=compute)
     scale = 1.0 if shared else float(record.result["epoch_time_s"]) / sum(phases.values())
-    if sockets:
+    if link.sockets:
         spec = network_of(record)
         measured_on = HostLink(math.inf, ranks_per_host=len(record.ranks))  # the loopback is no link
         if spec is not None and not shared:  # no CPU waits for the wire
@@ -287,7 +283,7 @@ def compare_counterparts(group: Sequence[Record], base: Record) -> list[Comparis
     found = []
     for record in group:  # where ranks share cores, what is measured is not what is projected
         if record is not base and (spec := network_of(record)) and not shares_cores(record):
-            projected = project(base, spec.bits_s, spec.latency_s, ranks_per_host=spec.ranks_per_host)
+            projected = project(base, HostLink(spec.bits_s, spec.latency_s, spec.ranks_per_host))
             found.append(Comparison(record, float(record.result["epoch_time_s"]), projected))
     return found
 

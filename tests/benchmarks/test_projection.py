@@ -11,7 +11,7 @@ import pytest
 
 from harness.cli import main
 from harness.results.frames import load_inputs
-from harness.results.projection import project, shares_cores
+from harness.results.projection import HostLink, project, shares_cores
 
 SUITE = """
 name: held
@@ -45,7 +45,7 @@ def test_one_core_predicts_two(tmp_path: Path) -> None:
                 method = record.config["method"]["name"]
                 assert shares_cores(record) == (len(own) == 1)
                 if len(own) == 1:
-                    projected.setdefault(method, []).append(project(record, math.inf, 0).epoch_time_s)
+                    projected.setdefault(method, []).append(project(record, HostLink(math.inf)).epoch_time_s)
                 elif (record.result["foreign_share"] or 0.0) < CALM:
                     measured.setdefault(method, []).append(record.result["epoch_time_s"])
     assert measured.keys() == projected.keys(), "other work took the cores: run it on a quiet machine"

@@ -14,7 +14,7 @@ from support.tiers import tiered
 from harness.errors import DamagedRecord
 from harness.report.columns import record_values
 from harness.results.frames import load_inputs
-from harness.results.projection import project, why_not
+from harness.results.projection import HostLink, project, why_not
 from harness.results.record import read_record
 
 from .fake import METHODS, write_results
@@ -58,7 +58,7 @@ def test_an_odd_value_is_refused_or_harmless(tmp_path: Path, part: str) -> None:
             try:
                 record_values(read)
                 if why_not(read) is None:
-                    project(read, 1e9, 1e-4)
+                    project(read, HostLink(1e9, 1e-4))
                 if not isinstance(odd, int):
                     load_inputs(made)
             except Exception as error:

@@ -11,6 +11,7 @@ import pytest
 from harness.errors import UserError
 from harness.results.projection import (
     OFF,
+    HostLink,
     base_of,
     checked,
     compare_counterparts,
@@ -58,7 +59,7 @@ def measured(make_record):
 
 def wire_only(record, rate: float, latency: float = 0.0, hosted: int = 1):
     """Project without what sockets cost."""
-    return project(record, rate, latency, ranks_per_host=hosted, sockets=False)
+    return project(record, HostLink(rate, latency, hosted, sockets=False))
 
 
 def test_two_ranks_by_hand(measured) -> None:
@@ -137,9 +138,9 @@ def test_an_infinite_network_leaves_compute_alone(measured) -> None:
 def test_sockets_cost_headers_and_what_software_took(measured) -> None:
     """Rank 1 computes most: its 0.07 s and 0.03 s of comm and reduce are the least they can take."""
     rows = [channel(1, 1448, 1448), reduction(0)], [channel(0, 1448, 1448), reduction(0)]
-    found = project(measured(*rows), 8 * 1514, 0)
+    found = project(measured(*rows), HostLink(8 * 1514))
     assert (found.exchange_s, found.reduce_s) == (pytest.approx(1), pytest.approx(0.03))
-    unlimited = project(measured(*rows), math.inf, 0)
+    unlimited = project(measured(*rows), HostLink(math.inf))
     assert unlimited.epoch_time_s == pytest.approx(0.6)  # the trial itself
     assert unlimited.exchange_s == pytest.approx(0.07)
 
@@ -158,12 +159,12 @@ def test_ranks_that_share_cores_compute_their_cpu_seconds(measured) -> None:
     """Rank 1 has 0.25 s of compute and 0.03 s for what it sends; its waits are for the core and do not count."""
     record = crowded(measured)
     assert shares_cores(record)
-    found = project(record, 8 * 1514, 0)
+    found = project(record, HostLink(8 * 1514))
     assert (found.compute_s, found.wait_s, found.exchange_s) == (pytest.approx(0.25), 0, pytest.approx(1))
-    assert project(record, math.inf, 0).epoch_time_s == pytest.approx(0.25 + 0.03)
+    assert project(record, HostLink(math.inf)).epoch_time_s == pytest.approx(0.25 + 0.03)
     apart = record.model_copy(update={"environment": {"usable_cores": 2, "threads": 1}})
     assert not shares_cores(apart)
-    assert project(apart, math.inf, 0).epoch_time_s == pytest.approx(1.4)
+    assert project(apart, HostLink(math.inf)).epoch_time_s == pytest.approx(1.4)
 
 
 def test_shared_cores_without_cpu_seconds_or_with_threads_are_not_projected(measured) -> None:
@@ -203,8 +204,8 @@ def test_the_wire_of_a_shaped_base_is_taken_off(measured) -> None:
     """0.04 s of the 0.07 s were its own wire: 500 segments at 151.4 Mbit/s."""
     rows = [[channel(peer, 1448 * 500, 1448 * 500)] for peer in (1, 0)]
     base = measured(*rows, network={"rate": "151.4mbit", "latency": "0", "ranks_per_host": 1})
-    assert project(base, math.inf, 0).exchange_s == pytest.approx(0.07 - 0.04)
-    assert project(base, 151.4e6, 0).exchange_s == pytest.approx(0.04)
+    assert project(base, HostLink(math.inf)).exchange_s == pytest.approx(0.07 - 0.04)
+    assert project(base, HostLink(151.4e6)).exchange_s == pytest.approx(0.04)
 
 
 def test_monotone_in_rate_and_latency(measured) -> None:
@@ -212,7 +213,7 @@ def test_monotone_in_rate_and_latency(measured) -> None:
     rates, latencies = [1e6, 1e7, 1e8, 1e9, 1e12, math.inf], [0.0, 1e-6, 1e-3, 1.0]
     for sockets, hosted in itertools.product((True, False), (1, 2, 3, 4)):
         times = [
-            [project(record, rate, latency, ranks_per_host=hosted, sockets=sockets).epoch_time_s for rate in rates]
+            [project(record, HostLink(rate, latency, hosted, sockets)).epoch_time_s for rate in rates]
             for latency in latencies
         ]
         for row in times:
@@ -235,7 +236,7 @@ def test_what_cannot_be_projected(measured, change: dict[str, Any], reason: str)
     record = measured([], []).model_copy(update=change)
     assert why_not(record) == reason
     with pytest.raises(UserError, match=reason):
-        project(record, 1e9, 0)
+        project(record, HostLink(1e9))
 
 
 def test_twins_and_their_error(measured) -> None:

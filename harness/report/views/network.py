@@ -16,7 +16,7 @@ from harness.report.sweeps import sweep
 from harness.report.table import Cell, Group, Key, Row, Table, number_cells, variants_table
 from harness.report.values import values_of
 from harness.report.views import NetworksView, ReportView, prose
-from harness.results.projection import LOOPBACK, project
+from harness.results.projection import LOOPBACK, HostLink, project
 from harness.results.stats import decimals, significant, time_unit
 from harness.suite.sections import UNLIMITED, latency_text, rate_text
 
@@ -121,7 +121,7 @@ class NetworkRateView(NetworksView):
                 self.networks.bases[trial] for trial in there.loc[there["variant"] == variant.key, "base"].unique()
             ]
             if bases:
-                times = [[project(r, v, latency_s, ranks_per_host=hosted).epoch_time_s for r in bases] for v in x]
+                times = [[project(r, HostLink(v, latency_s, hosted)).epoch_time_s for r in bases] for v in x]
                 y = [float(np.mean(each)) for each in times]
                 values = {"shown": "projected", "rate_bits_s": x.tolist(), "at": x.tolist(), "epoch_time_s": y}
                 rows.append((variant, parts, values))
