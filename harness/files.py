@@ -76,12 +76,12 @@ def json_object(text: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def write_whole(path: Path, text: str, temporary: Path | None = None) -> None:
+def write_whole(path: Path, content: str | bytes, temporary: Path | None = None) -> None:
     """Write a file whole or not at all, also where others write it: first `temporary` (default: next to the file)."""
     temporary = temporary or path.with_name(f".{path.name}.{uuid.uuid4().hex[:10]}")
     try:
-        with writing(path), temporary.open("x", encoding="utf-8") as file:
-            file.write(text)
+        with writing(path), temporary.open("xb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         temporary.replace(path)
     except BaseException:  # an interrupt, too
         with suppress(OSError):

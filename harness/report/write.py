@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import pandas as pd
 
+from harness.files import write_whole
 from harness.report.figure import Figure, Picture
 from harness.report.page import LEFT_OUT, Report, ShownSection, render_html, templates, to_csv
 from harness.report.table import Cell, Row, Table
@@ -36,9 +37,7 @@ def write_files(
     for path, content in _files(report, inputs, out, formats, pool):
         target = out / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        temporary.write_bytes(content)
-        temporary.replace(target)
+        write_whole(target, content)
     main = {"html": PAGE, "md": TEXT}
     return next((out / file for name, file in main.items() if name in formats), out)
 
