@@ -230,7 +230,17 @@ def import_(
 
 
 PER_PART = ("part", "inner", "boundary", "ratio", "edges", "edges_cut", "train_nodes")
-TOTALS = ("parts", "method", "imbalance", "edge imbalance", "cut edges", "cut share", "volume", "boundary imbalance", "seconds")
+TOTALS = (
+    "parts",
+    "method",
+    "imbalance",
+    "edge imbalance",
+    "cut edges",
+    "cut share",
+    "volume",
+    "boundary imbalance",
+    "seconds",
+)
 
 
 def partition(

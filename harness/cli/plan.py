@@ -85,21 +85,19 @@ def plan(
 
 def _show_bytes(planned: Sequence[PlannedTrial]) -> None:
     """Print what an epoch sends, and how long that takes on each network at least, where there is a closed form."""
+    known = [(each, each.sent) for each in {p.trial.seedless: p for p in planned}.values() if each.sent is not None]
+    if not known:
+        return
     from harness.launch.inputs import is_inductive
-    from harness.results.projection import LINKS
+    from harness.results.projection import LINKS  # with pandas
 
-    once = {each.trial.seedless: each for each in planned}.values()
     rows, sources = [], dict[str, None]()
-    for each in (each for each in once if each.sent is not None):
-        assert each.sent is not None
-        own = each.sent / each.trial.partition.parts
-        times = (f"{8 * own / link.bits_s:.2g} s" for link in LINKS)
-        rows.append((each.trial.label.rpartition(" seed=")[0], bytes_text(each.sent), *times))
+    for each, sent in known:
+        times = (f"{8 * sent / each.trial.partition.parts / link.bits_s:.2g} s" for link in LINKS)
+        rows.append((each.trial.label.rpartition(" seed=")[0], bytes_text(sent), *times))
         if each.published:
             whole = ", of the whole graph: training on a part of it sends less" if is_inductive(each.trial) else ""
             sources[f"{each.graph.name} ({each.published}{whole})"] = None
-    if not rows:
-        return
     typer.echo("")
     title = "bytes an epoch of all ranks, and seconds of a rank's share at a link's full rate: exchanges take longer"
     table(["trial", "bytes", *(link.label for link in LINKS)], rows, title=title)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -105,8 +106,11 @@ def boundary_of(name: str, parts: int) -> tuple[float, float | None, str] | None
     """
     if (found := BOUNDARIES.get(name)) is None or not min(found.by_parts) <= parts <= max(found.by_parts):
         return None
-    counts, sums = np.log([*found.by_parts]), np.log([*found.by_parts.values()])
-    return float(np.exp(np.interp(np.log(parts), counts, sums))), found.largest, found.source
+    below = max(count for count in found.by_parts if count <= parts)
+    above = min(count for count in found.by_parts if count >= parts)
+    share = math.log(parts / below) / math.log(above / below) if above > below else 0.0
+    multiple = found.by_parts[below] ** (1 - share) * found.by_parts[above] ** share
+    return multiple, found.largest, found.source
 
 
 _BAJAJ, _PSC = "Bajaj et al., PVLDB 18, 2025", "PSC-GCN, Table I"

@@ -13,7 +13,7 @@ def test_views_and_the_file_name_the_same_texts() -> None:
     folder = Path(views.__file__).parent
     asked = {
         (*key.split("."), frozenset(re.findall(r"(\w+)=", fields)))
-        for module in (*folder.glob("*.py"), folder.parent / "elsewhere.py")
+        for module in (*folder.glob("*.py"), folder.parent / "elsewhere.py", folder.parent / "page.py")
         for key, fields in re.findall(r'prose\(\s*"([^"]+)"((?:[^()]|\([^()]*\))*)\)', module.read_text("utf-8"))
     }
     rules = captions()["rule"].keys()
