@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness_methods.peers import DGLSampler, PeerSampler, PyGSampler
+from harness_methods.peers import DGLSampler, OfClusters, PeerSampler, PyGSampler
 
 from harness.check import check_method
 from harness.check.graphs import random_graph
 from harness.graph.csr import Topology
+from harness.plugin import LayerSample, Tables, induce
 
 GRAPH = random_graph(5, 80, degree=8, weighted=True)
 
 
-def needed(library: str) -> None:
+def needed(library: str, *, draws: bool = True) -> None:
     pytest.importorskip("dgl" if library == "dgl" else "torch_geometric")
-    if library == "pyg":
+    if library == "pyg" and draws:
         from torch_geometric import typing
 
         if not (typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE):
@@ -46,6 +47,50 @@ def test_a_peer_is_held_to_what_methods_are_held_to(library: str) -> None:
     held = {each.check for each in report.findings if each.state == "ok"}
     assert held >= {"exact", "bytes", "resumes", "deterministic"}, "\n".join(report.lines)
     assert {each.check for each in report.findings} - held == wrong(library), "\n".join(report.lines)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_pygs_clusters_are_held_to_what_methods_are_held_to() -> None:
+    needed("pyg", draws=False)
+    report = check_method("pyg-cluster", plugin="harness_methods.peers", limit_s=100)
+    held = {each.check for each in report.findings if each.state == "ok"}
+    assert report.ok, "\n".join(report.lines)
+    assert held >= {"exact", "bytes", "resumes", "deterministic"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_pygs_walks_are_held_to_what_methods_are_held_to() -> None:
+    pytest.importorskip("torch_sparse")
+    report = check_method("pyg-saint", plugin="harness_methods.peers", limit_s=100)
+    held = {each.check for each in report.findings if each.state == "ok"}
+    assert report.ok, "\n".join(report.lines)
+    assert held >= {"bytes", "resumes", "deterministic"}
+
+
+def test_pygs_batch_of_clusters_is_the_subgraph_of_their_nodes() -> None:
+    needed("pyg", draws=False)
+    cluster = np.random.default_rng(0).integers(0, 6, 80)
+    source: Any = SimpleNamespace(topology=Topology(GRAPH.indptr, GRAPH.indices, GRAPH.weights), depth=2)
+    targets = np.concatenate([np.flatnonzero(cluster == each) for each in (4, 0, 3)])
+    drawn = OfClusters(source, cluster, 6).sample(targets, 0)
+    expected = induce(source.topology, targets, Tables(80))
+    assert drawn.targets is None
+    for layer in drawn.layers:
+        assert isinstance(layer, LayerSample)
+        assert sorted(layer.sources) == sorted(targets)  # in whatever order
+        at = [targets.tolist().index(node) for node in layer.sources]
+        assert np.array_equal(dense(layer), dense(expected)[np.ix_(at, at)])
+    (nothing, _) = OfClusters(source, cluster, 6).sample(targets[:0], 0).layers
+    assert nothing.edges == 0
+
+
+def dense(layer: LayerSample) -> np.ndarray:
+    matrix = np.zeros((layer.num_dst, layer.sources.size))
+    assert layer.values is not None
+    matrix[np.repeat(np.arange(layer.num_dst), np.diff(layer.indptr)), layer.indices] = layer.values
+    return matrix
 
 
 @pytest.mark.parametrize(("library", "made"), [("dgl", DGLSampler), ("pyg", PyGSampler)])
