@@ -14,6 +14,8 @@ from harness.check.training import Case, RankOutcome
 from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 
+pytestmark = pytest.mark.slow  # the quick tier holds all bytes of a method by `harness check`
+
 WORLD, NODES, FEATURES, CLASSES, HIDDEN, ITEM, EPOCHS = 3, 60, 7, 4, 5, 4, 7
 PEERS = WORLD * (WORLD - 1)
 GRAPH = random_graph(11, NODES, degree=6, features=FEATURES, classes=CLASSES)

@@ -71,6 +71,7 @@ def run(command: CommandLine, text: str, code: int = 0) -> tuple[str, dict[str, 
     return done.stdout, {each["config"]["method"]["options"].get("name", "full"): each for each in found.values()}
 
 
+@pytest.mark.slow
 def test_a_script_is_shown_apart_from_the_methods(command: CommandLine) -> None:
     pytest.importorskip("torch_geometric")
     (script,) = blocks(DOCS / "external.md", "python")
@@ -133,6 +134,7 @@ def test_what_fails_says_why(command: CommandLine) -> None:
     assert "ended with 3: 7" in text
 
 
+@pytest.mark.slow
 def test_epochs_without_seconds_last_from_line_to_line(command: CommandLine) -> None:
     lines = "; ".join(f"""echo '{json.dumps({"epoch": e, "val": 0.5})}'; sleep 0.2""" for e in range(4))
     (command.directory / "slow.sh").write_text(lines)

@@ -93,6 +93,7 @@ def test_trials_too_large_for_the_machine(suite_file: Path, monkeypatch: pytest.
         assert reddit.shortage == (None if fits else Shortage(needed, machine, "this machine"))
 
 
+@pytest.mark.slow
 def test_the_bytes_of_an_epoch_are_those_that_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A known partition's are exact; where boundary nodes are drawn they are the mean."""
     file = write_suite(tmp_path)
