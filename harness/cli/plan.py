@@ -157,4 +157,5 @@ def _cells(planned: PlannedTrial) -> tuple[str | None, ...]:
     if lacking is not None:
         needed, available = bytes_text(lacking.needed), bytes_text(lacking.available)
         fits = f"may not fit: needs up to {needed}, {lacking.where} has {available}"
-    return planned.trial.id, state, planned.trial.label, bytes_text(total(planned.largest)), fits, planned.reason
+    size = bytes_text(total(planned.largest)) if planned.largest else "not known"
+    return planned.trial.id, state, planned.trial.label, size, fits, planned.reason
