@@ -6,6 +6,7 @@ Each rank runs the command once, as torchrun would, and reads what it prints.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import resource
@@ -107,13 +108,16 @@ class _Epochs:
 
 def _number(key: str, value: Any, line: str) -> float:
     try:
-        number = float(value)
+        number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
-        number = -1.0
-    most = 1.0 if key in ("train", "val", "test") else float("inf")
-    if isinstance(value, bool) or not (number <= most and (key == "loss" or number >= 0)):
-        expected = "a score is a share, from 0 to 1" if most == 1 else "expected a number"
-        raise TrialError("invalid", f"the command printed {key} {value!r}: {expected} (in {line.strip()[:100]!r})")
+        number = math.nan
+    least, most, expected = {
+        "loss": (-math.inf, math.inf, "a number"), "epoch": (-1.0, math.inf, "a number from 0 on"),
+        "time_s": (0.0, math.inf, "seconds above 0"),
+    }.get(key, (-1e-12, 1.0 + 1e-12, "a share, from 0 to 1"))  # fmt: skip
+    if not least < number < most:
+        said = line.strip()[:100]
+        raise TrialError("invalid", f"the command printed {key} {value!r}: expected {expected} (in {said!r})")
     return number
 
 

@@ -35,8 +35,8 @@ FAILING = {  # by what is wrong: the command, status and reason
     "code": ("python -c 'print(7); raise SystemExit(3)'", "error", "the command ended with 3: 7"),
     "absent": ("no-such-command --fast", "error", "cannot run 'no-such-command': No such file or directory"),
     "silent": ("echo hello", "error", "the command printed no epoch"),
-    "percent": (f"echo '{json.dumps(LINE | {'val': 93.2})}'", "invalid", "val 93.2: a score is a share, from 0 to 1"),
-    "text": (f"echo '{json.dumps(LINE | {'time_s': 'long'})}'", "invalid", "time_s 'long': expected a number"),
+    "percent": (f"echo '{json.dumps(LINE | {'val': 93.2})}'", "invalid", "val 93.2: expected a share, from 0 to 1"),
+    "text": (f"echo '{json.dumps(LINE | {'time_s': 'long'})}'", "invalid", "time_s 'long': expected seconds above 0"),
 }
 
 
