@@ -110,17 +110,18 @@ class Section:
         """The variant and number of parts whose best scores the target follows from; None if trials ask for one.
 
         The baseline's best mean over its numbers of parts, of equals the most parts; without a baseline, of all rows.
-        None if a trial has less than `EVALUATIONS`.
+        None if a trial of these has less than `EVALUATIONS`; one of another method that was too slow for them, in the
+        seconds that all have, reaches the target later than it trained, or at one of its evaluations.
         """
-        trials = self.ok["trial"].astype(str)
-        if _target(self.frame) is not None or any(len(self.curves.get(each, ())) < EVALUATIONS for each in trials):
-            return None
 
         def reached(key: tuple[Variant, int]) -> tuple[float, int]:
             return float(np.mean([self.curves[trial]["score"].max() for trial in self._trials(*key)])), key[1]
 
-        own = [key for key in self.cells if key[0] == self.baseline]
-        return max(own or self.cells, key=reached, default=None)
+        own = [key for key in self.cells if key[0] == self.baseline] or [*self.cells]
+        trials = [trial for key in own for trial in self._trials(*key)]
+        if _target(self.frame) is not None or any(len(self.curves.get(each, ())) < EVALUATIONS for each in trials):
+            return None
+        return max(own, key=reached, default=None)
 
     def _trials(self, variant: Variant, parts: int) -> list[str]:
         return [str(trial) for trial in self.select(variant, parts)["trial"]]

@@ -189,6 +189,18 @@ def test_of_few_evaluations_no_target_follows(trials: Any) -> None:
     assert few.endswith("no time to a score is known, as trials have fewer than 3 evaluations (train.eval_every).")
 
 
+def test_a_method_too_slow_for_three_evaluations_leaves_the_others_their_target(trials: Any) -> None:
+    section = paced(trials(train={}), AHEAD)
+    slow = {variant.key for variant in section.variants if label(variant) == "bns-gcn 0.01"}
+    own = section.frame.loc[section.frame["variant"].isin(slow), "trial"]
+    late = section.epochs["trial"].isin(own) & (section.epochs["epoch"] >= 10)  # two evaluations are before
+    short = replace(section, epochs=section.epochs[~late])
+    assert short.target == section.target
+    assert "bns-gcn (rate=0.1) reaches" in said(short)
+    assert "do not reach it with bns-gcn (rate=0.01)" in said(short)
+    assert "do not reach it" not in said(section)
+
+
 def test_without_the_baseline_the_best_mean_decides(trials: Any) -> None:
     section = paced(trials(BNS, train={}), AHEAD, {"bns-gcn 0.01": (0.5, 0.8, 0.95, 0.98)})
     assert section.derived_from is not None
