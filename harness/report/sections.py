@@ -110,8 +110,7 @@ class Section:
         """The variant and number of parts whose best scores the target follows from; None if trials ask for one.
 
         The baseline's best mean over its numbers of parts, of equals the most parts; without a baseline, of all rows.
-        None if a trial of these has less than `EVALUATIONS`; one of another method that was too slow for them, in the
-        seconds that all have, reaches the target later than it trained, or at one of its evaluations.
+        None if a trial of these has less than `EVALUATIONS`; others may be too slow for so many.
         """
 
         def reached(key: tuple[Variant, int]) -> tuple[float, int]:
