@@ -110,7 +110,8 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     At scale s < 1 the mean degree d becomes min(d, max(d * sqrt(s), 10), nodes / (1.5 classes)), so that the graph
     stays sparse and communities do not become cliques; `note` says so. Class sizes fall as 1 / sqrt(rank), in random
     order. Boundaries are the same multiples of the nodes at every scale; where both do not fit, homophily gives way
-    by up to 6 points, then boundaries, and where communities in a block would have few nodes there are fewer blocks.
+    by up to 6 points (not where the third bound holds), then boundaries, and where communities in a block would have
+    few nodes there are fewer blocks.
     Multi-label sets have half as many communities as labels. A node that would be isolated gets one edge.
 
     YouTube's twin has users in groups, rather those of many links than of few; each group is at home in one
@@ -149,11 +150,8 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
 def _planted(weight: Floats, community: Ints, degree: float, homophily: float, shape: Shape, seed: int) -> PlantedGraph:
     """Return the graph of `make`: blocks within blocks, and communities within the smallest ones."""
     nodes, count = community.size, int(community.max()) + 1
-    fitting = [
-        level
-        for level in range(1, len(shape.boundary) + 1)
-        if nodes / (count + (1 << level)) > max(CELL * degree, FEWEST)
-    ]
+    least = max(CELL * degree, FEWEST)
+    fitting = [level for level in range(1, len(shape.boundary) + 1) if nodes / (count + (1 << level)) > least]
     levels = max(fitting, default=0)
     line, place = np.argsort(community, kind="stable"), np.empty(nodes, np.int64)
     place[line] = np.arange(nodes)
@@ -176,8 +174,10 @@ def _planted(weight: Floats, community: Ints, degree: float, homophily: float, s
     mixed = float((own * own / _total(own, blocks)).sum() / own.sum())  # of edges that join any two nodes of a block
     # What is drawn for the last level lands as often in a node's own block.
     stray = (1 - mixed) * sum(crossing[-1:])
-    # Where both do not fit, homophily gives way, a little, and then boundaries.
-    if (most := (1 - homophily + YIELDS) / max(sum(crossing) + stray - alike, 1e-300)) < 1:
+    # Where both do not fit, homophily gives way, a little, and then boundaries; the latter alone in graphs so small
+    # that the size of communities bounds the degree.
+    yields = YIELDS if degree < 0.99 * nodes / (1.5 * count) else 0.0
+    if (most := (1 - homophily + yields) / max(sum(crossing) + stray - alike, 1e-300)) < 1:
         crossing, alike, stray = [share * most for share in crossing], alike * most, stray * most
     within = 1 - sum(crossing)
     inside = min(max(homophily - alike, within * mixed), within - stray)
