@@ -34,8 +34,8 @@ class StreamOptions(Spec):
 class KaMinParOptions(Spec):
     """Options of KaMinPar."""
 
-    preset: Literal["fast", "default", "eco", "strong", "terapart"] = Field(
-        "default", description="KaMinPar's settings: faster, better, or in less memory (terapart)"
+    preset: Literal["fast", "default", "eco", "strong"] = Field(
+        "default", description="KaMinPar's settings: faster, or better"
     )
     slack: float = Field(0.03, ge=0, description="how much larger than the mean a part may be")
     threads: int = Field(1, ge=1, description="threads; with several the same seed gives other parts each time")
@@ -100,7 +100,7 @@ def kaminpar(
     with tempfile.TemporaryDirectory(prefix="harness-kaminpar-") as place:  # it reads files, not arrays
         file = Path(place) / "graph.parhip"
         _write_parhip(file, indptr, indices, weight)
-        graph = library.load_graph(str(file), library.GraphFileFormat.PARHIP, compress=options.preset == "terapart")
+        graph = library.load_graph(str(file), library.GraphFileFormat.PARHIP)
     library.reseed(seed % 2**31)
     partitioner = library.KaMinPar(options.threads, context)
     return np.asarray(partitioner.compute_partition(graph, count, options.slack), np.int32)

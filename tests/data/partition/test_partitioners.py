@@ -251,7 +251,7 @@ def communities(count: int = 8, size: int = 150, seed: int = 0) -> tuple[np.ndar
         ("stream", {"rule": "ldg"}, 0.85),
         ("stream", {"rule": "ldg", "passes": 5}, 0.5),
         ("kaminpar", {}, 0.1),
-        ("kaminpar", {"preset": "terapart"}, 0.1),
+        ("kaminpar", {"preset": "eco"}, 0.1),
     ],
 )
 def test_others_find_communities_and_keep_the_balance(method, options, limit, balance):
