@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-
 _SEEDS = 1 << 31
 
 
@@ -98,9 +97,6 @@ class PeerSampler(Sampler):
 
     def __init__(self, source: Source, fanouts: Sequence[int]) -> None:
         self._whole, self._fanouts, self._alone = source.topology, list(fanouts), Lock()
-        self._indptr, self._indices = (
-            torch.from_numpy(np.array(each, np.int64)) for each in (self._whole.indptr, self._whole.indices)
-        )
 
     @abstractmethod
     def drawn(self, targets: torch.Tensor, seed: int) -> Iterator[tuple[NDArray[Any], ...]]:
@@ -133,7 +129,9 @@ class DGLSampler(PeerSampler):
         super().__init__(source, fanouts)
         import dgl
 
-        columns = ("csc", (self._indptr, self._indices, torch.arange(self._indices.numel())))
+        whole = self._whole
+        indptr, indices = (torch.from_numpy(np.array(each, np.int64)) for each in (whole.indptr, whole.indices))
+        columns = ("csc", (indptr, indices, torch.arange(indices.numel())))
         self._graph = dgl.graph(columns, num_nodes=self._whole.num_nodes)
         self._dgl, self._blocks = dgl, dgl.dataloading.NeighborSampler(self._fanouts).sample_blocks
 

@@ -231,16 +231,9 @@ def import_(
 
 PER_PART = ("part", "inner", "boundary", "ratio", "edges", "edges_cut", "train_nodes")
 TOTALS = (
-    "parts",
-    "method",
-    "imbalance",
-    "edge imbalance",
-    "cut edges",
-    "cut share",
-    "volume",
-    "boundary imbalance",
+    "parts", "method", "imbalance", "edge imbalance", "cut edges", "cut share", "volume", "boundary imbalance",
     "seconds",
-)
+)  # fmt: skip
 
 
 def partition(

@@ -67,6 +67,7 @@ class _Epochs:
         self.progress = EarlyStopping(job.config.train)
         self._rank, self._report, self._planned = rank, report, job.config.train.epochs
         self._pattern = re.compile(pattern) if pattern else None
+        self.timed = set[int]()  # epochs whose seconds the command has said
         self._named: float | None = None  # the last epoch, as the command calls it
         self._since = time.perf_counter()
 
@@ -80,13 +81,13 @@ class _Epochs:
             row: dict[str, Any] = {"epoch": len(epochs), "rank": self._rank, "timing": "wall", "loss": None}
             epochs.append(row | {"epoch_time_s": now - self._since, "eval_s": 0.0} | dict.fromkeys(SCORES))
             self._since = now
-            if "time_s" not in values:
-                self._report.flag("external", FROM_LINE_TO_LINE)
         if not epochs or not values:
             return
         row = epochs[-1]
         row |= {key: values[name] for name, key in (("time_s", "epoch_time_s"), ("loss", "loss")) if name in values}
         row |= {f"{split}_score": values[split] for split in ("train", "val", "test") if split in values}
+        if "time_s" in values:
+            self.timed.add(row["epoch"])
         if "val" in values:
             self.progress.evaluated(row)
         self._report.keep_epochs()
@@ -146,6 +147,8 @@ def run_command(options: CommandOptions, job: Job, rank: int, store: Store | Non
         raise TrialError("error", f"the command ended with {process.returncode}: {last[:200] or 'it printed nothing'}")
     if not report.epochs:
         raise TrialError("error", f"the command printed no epoch; a line is {EXAMPLE}")
+    if len(epochs.timed) < len(report.epochs):
+        report.flag("external", FROM_LINE_TO_LINE)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     report.finish(
         epochs.progress.summary(report.epochs), 0.0, setup_s=0.0, peak_memory_bytes=peak,

@@ -140,8 +140,9 @@ class PlantedGraph:
         if expected(limit) < target:
             limit = 64 * edges + 64  # most pairs of a level may be of a finer one
         if expected(limit) < target:
+            where = "between" if level + 1 < len(self.groups) else "within"
             raise UserError(
-                f"{target:.0f} edges {'within communities' if level else 'between them'} do not fit the graph",
+                f"{target:.0f} edges {where} communities do not fit the graph",
                 key="dataset",
                 fix="lower the degree, move the homophily from its extreme, or take more nodes",
             )
