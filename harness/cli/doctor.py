@@ -6,7 +6,7 @@ import importlib
 import os
 import shutil
 from contextlib import closing
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -31,12 +31,24 @@ Check = tuple[str, bool | None, str]
 STATES = {True: "ok", False: "missing", None: "-"}
 
 
-def doctor(data_dir: DataDir = None) -> None:
+def doctor(
+    data_dir: DataDir = None,
+    bench: Annotated[
+        bool, typer.Option("--bench", help="Measure the rates of memory, cores and exchanges, for `harness plan`.")
+    ] = False,
+) -> None:
     """Check this machine.
 
     Versions, hardware, directories; what is missing and what that disables. Exit code 1 if something is
     missing without which no trial runs.
+
+    With --bench it measures instead, for about ten seconds and best with nothing else running: copies, gathers of
+    rows, dense products, and exchanges between ranks, with a rank of one thread on every core. Plans then say how long
+    an epoch computes at least (docs/design/networks.md).
     """
+    if bench:
+        _bench()
+        return
     from harness.results.environment import collect
 
     directory = use_data_dir(data_dir)
@@ -128,3 +140,21 @@ def _cache() -> Check:
     if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         return "cache directory", True, f"{root} ({bytes_text(shutil.disk_usage(existing).free)} free)"
     return "cache directory", False, f"{root} cannot be written; HARNESS_CACHE names another"
+
+
+def _bench() -> None:
+    from harness.launch.rates import measure_rates
+
+    rates = measure_rates()
+    rows = []
+    for key, rate in rates.measured.items():
+        what, _, of = key.partition(" ")
+        if key == "latency_s":
+            rows.append(("smallest exchange", f"{1e6 * rate:.0f} us"))
+        elif what == "product":
+            rows.append((f"dense product, {of}", f"{rate / 1e9:.3g} GFLOP/s"))
+        else:
+            names = {"gather": f"rows of {of} float32, from memory", "cached": f"rows of {of} float32, from cache"}
+            rows.append((names.get(what, what), f"{rate / 1e9:.3g} GB/s"))
+    title = f"a rank of one thread reaches, while {rates.ranks} run"
+    table(["", "rate"], rows, title=title)

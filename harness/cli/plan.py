@@ -89,18 +89,28 @@ def _show_bytes(planned: Sequence[PlannedTrial]) -> None:
     if not known:
         return
     from harness.launch.inputs import is_inductive
+    from harness.launch.planner import compute_s
     from harness.results.projection import LINKS  # with pandas
 
     rows, sources = [], dict[str, None]()
-    for each, sent in known:
-        times = (f"{8 * sent / each.trial.partition.parts / link.bits_s:.2g} s" for link in LINKS)
+    computes = [compute_s(each.trial, each.graph) for each, _ in known]
+    for (each, sent), seconds in zip(known, computes, strict=True):
+        times = [f"{8 * sent / each.trial.partition.parts / link.bits_s:.2g} s" for link in LINKS]
+        if any(computes):
+            times.insert(0, "{:.2g} to {:.2g} s".format(*seconds) if seconds else "")
         rows.append((each.trial.label.rpartition(" seed=")[0], bytes_text(sent), *times))
         if each.published:
             whole = ", of the whole graph: training on a part of it sends less" if is_inductive(each.trial) else ""
             sources[f"{each.graph.name} ({each.published}{whole})"] = None
     typer.echo("")
     title = "bytes an epoch of all ranks, and seconds of a rank's share at a link's full rate: exchanges take longer"
-    table(["trial", "bytes", *(link.label for link in LINKS)], rows, title=title)
+    compute = ["compute here"] if any(computes) else []
+    table(["trial", "bytes", *compute, *(link.label for link in LINKS)], rows, title=title)
+    if compute:
+        typer.echo(
+            "note: compute here: dense products and gathered rows at the rates of `harness doctor --bench`, with all "
+            "rows in a core's cache to none; activations, dropout, normalisation and imbalance come on top"
+        )
     if sources:
         typer.echo(f"note: METIS' boundary as published, not of a partition made here: {'; '.join(sources)}")
 

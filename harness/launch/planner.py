@@ -20,6 +20,7 @@ from harness.gpus import why_unusable
 from harness.launch.hardware import Capacity, blocks, capacity, cores, threads_of, unlike_gpus
 from harness.launch.inputs import InputCache, is_inductive
 from harness.launch.network import why_not
+from harness.launch.rates import Work, known_rates
 from harness.launch.slots import RunOptions, is_done
 from harness.models.architecture import Architecture
 from harness.models.layer import ModelSpec
@@ -375,8 +376,8 @@ class Forecaster:
         if seen := self._like.get(_kind(trial)):
             epoch, around = (statistics.median(values) for values in zip(*seen, strict=True))
             return Forecast(around + _training_s(trial, epoch), "like")
-        flops = epoch_flops(trial.model, info, trial.train.eval_every)
-        epoch = flops / (FLOPS_A_CORE * min(trial.partition.parts * threads_of(trial), cores()))
+        busy = min(trial.partition.parts * threads_of(trial), cores())
+        epoch = epoch_flops(trial.model, info, trial.train.eval_every) / (FLOPS_A_CORE * busy)
         if METHODS.load(trial.method.name, trial.plugin).family == "mini-batch":
             size = trial.method.options.get("batch_size")
             batches = info.nodes / trial.partition.parts / size if isinstance(size, int) and size else STEPS
@@ -394,6 +395,35 @@ def epoch_flops(model: ModelSpec, info: DatasetInfo, eval_every: int = 0) -> flo
     widths = [info.features, *[model.hidden] * (model.layers - 1), info.classes]
     passes = 3 + (1 / eval_every if eval_every else 0)
     return passes * sum(2 * (a * b * info.nodes + min(a, b) * info.edges) for a, b in pairwise(widths))
+
+
+def epoch_work(model: Architecture, info: DatasetInfo) -> Work:
+    """Return what an epoch of full-graph training computes: dense products, and the rows that it gathers, in float32.
+
+    What the first layer gathers of the input features is the same in all epochs, and not counted.
+    """
+    widths = [info.features, *[model.spec.hidden] * (model.spec.layers - 1), info.classes]
+    matrices = max(1, model.num_weights // sum(a * b for a, b in pairwise(widths)))  # a layer
+    flops, gathered = 0.0, Counter[int]()
+    for block, (a, b) in enumerate(pairwise(widths)):
+        flops += (3 if block else 2) * 2 * matrices * a * b * info.nodes  # nothing needs the inputs' gradient
+        if block:
+            gathered[min(a, b)] += 2 * 4 * min(a, b) * info.edges
+    return Work(flops, gathered)
+
+
+def compute_s(trial: TrialConfig, info: DatasetInfo) -> tuple[float, float] | None:
+    """Return what an epoch of full-graph training computes here, with all rows in a core's cache, and with none.
+
+    None where rates were not measured. It is blind to imbalance, to what is done value by value (activations, dropout,
+    normalisation, the optimizer), to what a call costs, and to how much of a graph a cache holds.
+    """
+    rates = known_rates() if trial.device == "cpu" else None
+    if rates is None:
+        return None
+    model = Architecture(trial.model, info.features, info.classes, source=trial.plugins.get("model"))
+    work, busy = epoch_work(model, info), min(trial.partition.parts * threads_of(trial), cores())
+    return rates.seconds(work, busy, "cached"), rates.seconds(work, busy, "gather")
 
 
 def _kind(trial: TrialConfig) -> str:

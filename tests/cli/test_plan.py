@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from support.commands import NO_GPU, harness
 
 from harness.launch.hardware import Capacity
+from harness.launch.rates import Rates
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -144,7 +146,7 @@ def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_plan_says_what_a_published_graph_sends_without_its_data(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     methods = "methods=[full, {bns-gcn: {rate: [0.1, 0]}}, cagnet, psc-gcn, graphsage]"
     model = ["--set", "model={name: sage, layers: 3, hidden: 64}", "--set", "train.inductive=false"]
@@ -169,6 +171,18 @@ def test_plan_says_what_a_published_graph_sends_without_its_data(
         assert float(amount) * units[unit] == pytest.approx(expected[name], rel=0.006), name
         assert float(gigabit) == pytest.approx(expected[name] / 8 * 8 / 1e9, rel=0.06), name
     assert "reddit (Bajaj et al., PVLDB 18, 2025)" in out
+    assert "compute here" not in out
+    measured = {f"{kind} {width}": rate for kind, rate in (("cached", 1e10), ("gather", 1e9)) for width in (16, 256)}
+    measured["product float32"] = 1e10
+    rates = Rates(machine="", when=datetime.now(UTC), ranks=2, measured=measured)
+    monkeypatch.setattr("harness.launch.planner.known_rates", lambda: rates)
+    monkeypatch.setattr("harness.launch.planner.cores", lambda: 2)
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", *given, "--set", "partition={method: metis}", "--parts", "8")
+    products = 4 * 232_965 * (2 * 602 * 64 + 3 * 64 * 64 + 3 * 64 * 41) / 1e10
+    read = 114_615_892 * 8 * (64 + 41)
+    fast, slow = (float(each) for each in re.search(r"full P=8 +\S+ GiB +(\S+) to (\S+) s", out).groups())  # type: ignore[union-attr]
+    assert fast == pytest.approx((products + read / 1e10) / 2, rel=0.05)  # two cores
+    assert slow == pytest.approx((products + read / 1e9) / 2, rel=0.05)
     _, out, _ = harness(capsys, "plan", "tiny.yaml", *given, "--set", "partition={method: metis}", "--parts", "65")
     assert "bytes an epoch" not in out
     _, out, _ = harness(capsys, "plan", "tiny.yaml", *given, "--set", "partition={method: random}", "--parts", "8")

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(60)
 STUCK = "import time\nprint('importing', flush=True)\ntime.sleep(600)\n"
 
 
-@pytest.mark.parametrize("module", ["rank", "speed_reference"])
+@pytest.mark.parametrize("module", ["rank", "speed_reference", "machine_rates"])
 def test_it_ends_while_it_imports(tmp_path: Path, module: str) -> None:
     """`torch` and `numba` here are modules whose import takes ten minutes."""
     for name in ("torch", "numba"):

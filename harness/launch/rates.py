@@ -1,0 +1,90 @@
+"""Rates of this machine: measured once by `harness doctor --bench`, kept in the cache, read by plans."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+
+from harness.caches import cache_root
+from harness.errors import UserError
+from harness.files import SMALL, read_bytes, write_whole
+from harness.launch.group import run_group
+from harness.launch.hardware import usable_cores
+from harness.launch.process import placements_of, scratch
+from harness.results.environment import machine
+
+WORKLOAD = "harness.runtime.machine_rates"
+LIMIT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """What ranks do together: operations of dense products, and bytes of rows that are gathered, by their width."""
+
+    flops: float
+    gathered: Mapping[int, float]
+
+
+class Rates(BaseModel):
+    """What a rank of one thread reaches while every core has one."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    machine: str  # see `environment.machine`
+    when: AwareDatetime
+    ranks: int
+    measured: dict[str, float]  # bytes or operations a second, and `latency_s` of an exchange; see `machine_rates`
+
+    def gather(self, width: int, kind: str) -> float:
+        """Return the bytes a second of summed rows of `width` float32 values: "gather" from memory, or "cached".
+
+        Between measured widths it is a line in logarithms.
+        """
+        known = sorted((int(key.split()[1]), rate) for key, rate in self.measured.items() if key.startswith(kind))
+        for (low, slow), (high, fast) in pairwise(known):
+            if width <= high:
+                share = max(0.0, math.log(width / low) / math.log(high / low))
+                return float(slow ** (1 - share) * fast**share)
+        return known[-1][1]
+
+    def seconds(self, work: Work, ranks: int, kind: str) -> float:
+        """Return what so many ranks of one thread take for `work` at these rates, in equal shares; `kind`: of rows."""
+        rows = sum(size / self.gather(width, kind) for width, size in work.gathered.items())
+        return (work.flops / self.measured["product float32"] + rows) / ranks
+
+
+def _file() -> Path:
+    return cache_root() / "rates.json"
+
+
+def known_rates() -> Rates | None:
+    """Return what was measured on this machine; None if nothing was."""
+    with suppress(OSError, ValidationError):
+        found = Rates.model_validate_json(read_bytes(_file(), SMALL))
+        return found if found.machine == machine() else None
+    return None
+
+
+def measure_rates() -> Rates:
+    """Measure, with a rank a core, and keep what was found; UserError if the ranks fail."""
+    ranks = len(usable_cores())
+    with scratch() as folder:
+        job = folder / "job.json"
+        job.write_text(json.dumps({"store": str(folder / "rendezvous")}))
+        group = run_group(job, placements_of(range(ranks), ranks), threads=1, timeout_s=LIMIT_S, worker=WORKLOAD)
+    if group.status != "ok":
+        raise UserError(f"the ranks that measure ended as {group.status}: {group.reason}", key="doctor --bench")
+    summaries = [report["summary"] for report in group.ranks]
+    mean = {key: sum(each[key] for each in summaries) / ranks for key in summaries[0]}
+    found = Rates(machine=machine(), when=datetime.now(UTC), ranks=ranks, measured=mean)
+    _file().parent.mkdir(parents=True, exist_ok=True)
+    write_whole(_file(), found.model_dump_json(indent=1))
+    return found
