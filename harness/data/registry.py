@@ -77,7 +77,7 @@ def find_source(name: str, entry: Published | None, data_dir: Path | None, raw: 
     return DataSource(entry.format, raw, downloaded=True) if (raw / entry.marker).exists() else None
 
 
-_READER_VERSION = 6
+_READER_VERSION = 7
 """Raised when a reader's or generator's result changes, so that what is cached is made anew."""
 
 

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from support.tiers import tiered
 
 from harness.data.catalog import BOUNDARIES, published
+from harness.data.generated import communities
 from harness.data.generated.sbm import PlantedGraph
 from harness.data.generated.twin import SHAPES
 from harness.data.graph import GraphData, check_graph
@@ -17,6 +18,7 @@ from harness.data.partition import partition_nodes
 from harness.data.registry import generators
 from harness.errors import UserError
 from harness.spec import PartitionSpec
+from tools.twins import score_row
 
 SMALL = [
     ("digits", {}),
@@ -221,11 +223,33 @@ def test_smallest_and_small_twins(of):
 )
 def test_twins_have_the_homophily_of_their_model(of):
     real = published()[of].info
-    graph = make("twin", of=of, scale=min(1.0, 6000 / real.nodes))
+    # 172 classes of a small graph leave no room for both homophily and labels that are flipped
+    graph = make("twin", of=of, scale=min(1.0, (100_000 if of == "ogbn-papers100m" else 6000) / real.nodes))
     assert edge_homophily(graph) == pytest.approx(SHAPES[of].homophily, abs=0.065)
     degree = np.diff(graph.indptr)
     assert degree.max() > 5 * degree.mean()  # heavy tail
     assert graph.edges == pytest.approx(graph.nodes * degree.mean())
+
+
+@pytest.mark.parametrize("of", ["ogbn-arxiv", "ogbn-products"])
+def test_flipped_labels_are_those_of_few_edges(of):
+    """They are as many as there should be, though the chances of many are at their bound."""
+    shape = SHAPES[of]
+    graph = make("twin", of=of, scale=20_000 / published()[of].info.nodes)
+    degree = np.diff(graph.indptr)
+    rng = np.random.default_rng([0, 0])
+    community = communities(rng, graph.nodes, published()[of].info.classes, skew=0.5)
+    flipped = graph.labels != community
+    assert flipped.mean() == pytest.approx(shape.flipped, abs=0.01)
+    assert degree[flipped].mean() < 0.6 * degree.mean()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("of", ["cora", "pubmed"])
+def test_full_graph_training_scores_as_published_and_a_model_without_the_graph_does_not(of):
+    (_, published_, full, alone, *_) = (cell.strip() for cell in score_row(of, 1.0).strip("|").split("|"))
+    assert float(full) == pytest.approx(float(published_), abs=2)
+    assert float(alone) < float(full) - 10
 
 
 PARTS = (2, 4, 8, 16)
@@ -279,7 +303,7 @@ def test_degree_rule_of_scaled_twins():
     [("sbm", {}), ("twin", {}), ("twin", {"of": "ogbn-arxiv", "scale": 0.03}), ("twin", {"of": "cora", "scale": 1.0})],
 )
 def test_neighbours_help_but_features_say_something(name, options):
-    """A linear model: on own features above chance and below 80 %, on the neighbours' mean clearly better."""
+    """A linear model: on own features better than chance and below 80 %, on the neighbours' mean clearly better."""
     from sklearn.linear_model import RidgeClassifier
 
     graph = make(name, **options)
@@ -290,7 +314,7 @@ def test_neighbours_help_but_features_say_something(name, options):
         model = RidgeClassifier(alpha=1.0).fit(inputs[graph.train_mask], graph.labels[graph.train_mask])
         score[key] = model.score(inputs[graph.test_mask], graph.labels[graph.test_mask])
     largest = np.bincount(graph.labels[graph.test_mask]).max() / graph.test_mask.sum()
-    assert 1.3 * largest < score["own"] < 0.8
+    assert 1.2 * largest < score["own"] < 0.8
     best = max(score["neighbours"], score["two hops"])
     assert score["own"] + 0.15 < best < 0.99
 
