@@ -27,7 +27,7 @@ from harness.report.page_data import embedded_figure, embedded_trials
 from harness.report.palette import Style, on_dark
 from harness.report.sections import Section, make_sections
 from harness.report.summary import Summary, answer_sentences, claims_table, make_summaries, named_sections
-from harness.report.sweeps import Networks, find_networks, find_workloads, sweeps
+from harness.report.sweeps import Networks, find_networks, find_partitioners, find_workloads, sweeps
 from harness.report.table import Cell, Group, Row, Table, metrics_table
 from harness.report.views import VIEWS, Given, Kind, ReportView, ShownView, Subject, prose, show
 from harness.report.views.answer import AnswerView
@@ -169,6 +169,7 @@ def make_report(
         ("section", sections),
         ("sweep", list(sweeps(inputs))),
         ("networks", networks),
+        ("partitioners", find_partitioners(inputs)),
     ]
     for of, subject in ((of, subject) for of, own in subjects for subject in own):
         section = subject if isinstance(subject, Section) else subject.section

@@ -222,7 +222,8 @@ def _cells(frame: pd.DataFrame, variants: Iterable[Variant], parts: Iterable[int
 def _setting(inputs: ResultInputs, row: Mapping[Any, Any], ignoring: str) -> dict[str, Any]:
     """Return what two trials must share to be compared: what affects training, but method, parts and seed.
 
-    Not their suite's name, nor the target that it asks the time of. `ignoring`: a key that may differ, too.
+    Not their suite's name, nor the target that it asks the time of. `ignoring`: a key that may differ, too, with those
+    below it.
     """
     columns = ["dataset", "model", "partitioner", "network", "device", "timing"]
     config = inputs.config(row)
@@ -237,7 +238,8 @@ def _setting(inputs: ResultInputs, row: Mapping[Any, Any], ignoring: str) -> dic
         shared = key.split(".")[0] in ("dataset", "model", "train", "partition") and key != "partition.parts"
         if shared and not is_default:
             setting[key] = value
-    setting.pop(ignoring, None)
+    if ignoring:
+        setting = {key: value for key, value in setting.items() if not f"{key}.".startswith(f"{ignoring}.")}
     return _of_one_part(setting) if row["parts"] == 1 else setting
 
 

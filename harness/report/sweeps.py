@@ -213,6 +213,52 @@ def find_networks(inputs: ResultInputs) -> list[Networks]:
     return found
 
 
+@dataclass(frozen=True)
+class Partitioners:
+    """Comparable trials of several partitioners, which the section's frame names as `PARTITIONER`.
+
+    It has columns `partition_s`, the seconds that a partition was made in, `cut_percent` and `volume`, too.
+    """
+
+    section: Section
+
+
+PARTITIONER = "partitioner_of"
+
+
+def find_partitioners(inputs: ResultInputs) -> list[Partitioners]:
+    """Return, for each data set, model and so on, the trials that differ in how the graph was partitioned only."""
+    found = []
+    for section in make_sections(replace(inputs, results=inputs.results.assign(partitioner="")), ignoring="partition"):
+        frame = section.frame[section.frame["parts"] > 1]
+        facts = [_partition_facts(inputs.record(row), inputs.config(row)) for row in frame.to_dict("records")]
+        frame = frame.join(pd.DataFrame(facts, frame.index))
+        if frame.loc[frame["status"] == "ok", PARTITIONER].nunique() > 1:
+            extra = join_unique([section.extra, "by partitioner"])
+            parts = tuple(sorted(int(count) for count in frame["parts"].unique()))
+            own = replace(section, anchor=f"partitioner-{section.anchor}", extra=extra, frame=frame, parts=parts)
+            found.append(Partitioners(own))
+    return found
+
+
+def _partition_facts(record: Record | None, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of `Partitioners`; a partitioner is named with the settings that are not the default."""
+    spec = config.get("partition") or {}
+    total = next((row for row in (record.partition if record else ()) if row["part"] == "total"), {})
+    cut, edges = total.get("edges_cut", math.nan), total.get("edges")
+    own = [f"{key}={show_value(value)}" for key, value in (spec.get("options") or {}).items()]
+    if spec.get("method") == "metis":
+        own.append(str(spec.get("objective")))
+    if spec.get("balance") == "edges":
+        own.append("balance=edges")
+    return {
+        PARTITIONER: f"{spec.get('method')}({', '.join(own)})" if own else str(spec.get("method")),
+        "partition_s": (record.result.get("found") or {}).get("partition") if record else None,
+        "cut_percent": 100 * cut / edges if edges else math.nan,
+        "volume": total.get("boundary"),
+    }
+
+
 TIMES = ("epoch_time_s", "epoch_time_low_s", "epoch_time_high_s")
 
 

@@ -16,10 +16,10 @@ from harness.errors import UserError
 from harness.registry import Registered, Registry
 from harness.report.figure import Figure, Picture
 from harness.report.sections import Section
-from harness.report.sweeps import Networks, Swept, Workloads
+from harness.report.sweeps import Networks, Partitioners, Swept, Workloads
 from harness.report.table import Table, metrics_table, narrowed
 
-Kind = Literal["section", "sweep", "networks", "workloads"]
+Kind = Literal["section", "sweep", "networks", "partitioners", "workloads"]
 
 
 @cache
@@ -45,7 +45,7 @@ class ReportView(Registered, ABC):
         title: heading.
         question: question that it answers, for docs/views.md; default: the first line of the docstring.
         place: position; views come in rising order, those of plugins last.
-        of: subject: a section's trials, a setting that was swept, networks, or several data sets' trials.
+        of: subject: a section's trials, a setting that was swept, networks, partitioners, or several data sets' trials.
         first: whether it comes before everything else, as the answer that a reader came for.
         chart: whether the page draws its trials in place of the figure, by what its reader chooses.
         anchor: its name in addresses and files; default: the name.
@@ -154,7 +154,7 @@ class ShownView:
     chart: bool = False
 
 
-Subject = Section | Swept | Networks | Workloads
+Subject = Section | Swept | Networks | Partitioners | Workloads
 Given = tuple[str, int | None, str, str]
 """A value that a table has: of which row, at how many parts, its unit and its text."""
 

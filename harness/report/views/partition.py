@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -12,8 +14,11 @@ from harness.metrics import METRICS
 from harness.report.figure import DASHED, Axis, Chart, Figure, Guide, Layer, make_figure, tidy
 from harness.report.palette import Style
 from harness.report.sections import Section
+from harness.report.sweeps import PARTITIONER, Partitioners
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.views import ReportView, prose
+from harness.results.contrast import RISK, mean_reach
+from harness.results.stats import numbers, significant
 
 
 class PartitionView(ReportView):
@@ -61,6 +66,52 @@ class PartitionView(ReportView):
             charts.append(Chart((Layer(data, "hist"),), x, y, "", (mean,), f"P = {parts}", parts))
         caption = prose("partition.figure", listed=LISTED)
         return make_figure(section, "partition", "Inner and boundary nodes", caption, [charts], 3.4, series=KINDS)
+
+
+class PartitionersView(ReportView):
+    """Which partitioner is worth its time?"""
+
+    name = "partitioners"
+    title = "Partitioners"
+    place = 10
+    of = "partitioners"
+
+    def __init__(self, found: Partitioners) -> None:
+        super().__init__(found.section)
+
+    def table(self) -> Table | None:
+        section, rows = self.section, []
+        for variant in section.variants:
+            for parts in section.parts:
+                frame = section.ok[(section.ok["variant"] == variant.key) & (section.ok["parts"] == parts)]
+                own = {str(name): trials for name, trials in frame.groupby(PARTITIONER, sort=False)}
+                for cells in _worth(own) if len(own) > 1 else ():
+                    rows.append(Row(variant.label, (Cell(f"{parts}"), *cells), variant, parts))
+        if not rows:
+            return None
+        heads = ("P", "Partitioner", "Cut edges (%)", "Boundary nodes", METRICS[BUSIEST].title, "To partition (s)",
+                 "Epoch (s)", "Pays after (epochs)")  # fmt: skip
+        return Table("Partitioners", prose("partitioners.table"), "Method", (Group("", heads),), tuple(rows))
+
+
+def _worth(trials: Mapping[str, pd.DataFrame]) -> Iterator[tuple[Cell, ...]]:
+    """Yield the cells of each partitioner of a method; epochs pay for one against that which is made soonest."""
+    made = {name: float(numbers(own["partition_s"]).mean()) for name, own in trials.items()}
+    epochs = {name: numbers(own["epoch_time_s"]) for name, own in trials.items()}
+    first = min(made, key=lambda name: math.inf if math.isnan(made[name]) else made[name])
+    for name, own in trials.items():
+        gain, more = float(epochs[first].mean() - epochs[name].mean()), made[name] - made[first]
+        reach = mean_reach(epochs[first], RISK / max(len(trials) - 1, 1), less=epochs[name])
+        if name == first or math.isnan(more):
+            pays = Cell()
+        elif reach is None or abs(gain) <= reach:
+            pays = Cell("not sure", number=False)
+        else:
+            pays = Cell(f"{math.ceil(more / gain):,}") if gain > 0 else Cell("never", number=False)
+        cut, nodes, busiest = (float(numbers(own[key]).mean()) for key in ("cut_percent", "volume", BUSIEST))
+        seconds = Cell() if math.isnan(made[name]) else Cell(significant(made[name]))
+        of_parts = Cell(name, number=False), Cell(f"{cut:.1f}"), Cell(f"{nodes:,.0f}"), Cell(f"{busiest:.2f}")
+        yield *of_parts, seconds, Cell(significant(float(epochs[name].mean()))), pays
 
 
 def _range(values: pd.Series[float], places: int = 0) -> Cell:
