@@ -42,7 +42,7 @@ def doctor(
     Versions, hardware, directories; what is missing and what that disables. Exit code 1 if something is
     missing without which no trial runs.
 
-    With --bench it measures instead, for about ten seconds and best with nothing else running: copies, gathers of
+    With --bench it measures instead, for about half a minute and best with nothing else running: copies, gathers of
     rows, dense products, and exchanges between ranks, with a rank of one thread on every core. Plans then say how long
     an epoch computes at least (docs/design/networks.md).
     """
@@ -145,6 +145,7 @@ def _cache() -> Check:
 def _bench() -> None:
     from harness.launch.rates import measure_rates
 
+    typer.echo("measuring for about half a minute", err=True)
     rates = measure_rates()
     rows = []
     for key, rate in rates.measured.items():

@@ -17,12 +17,13 @@ from harness.caches import cache_root
 from harness.errors import UserError
 from harness.files import SMALL, read_bytes, write_whole
 from harness.launch.group import run_group
-from harness.launch.hardware import usable_cores
+from harness.launch.hardware import capacity, usable_cores
 from harness.launch.process import placements_of, scratch
 from harness.results.environment import machine
 
 WORKLOAD = "harness.runtime.machine_rates"
 LIMIT_S = 300.0
+MEMORY = 1 << 30  # bytes of a rank that measures
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ def known_rates() -> Rates | None:
 
 
 def measure_rates() -> Rates:
-    """Measure, with a rank a core, and keep what was found; UserError if the ranks fail."""
-    ranks = len(usable_cores())
+    """Measure, with a rank a core as far as memory goes, and keep what was found; UserError if the ranks fail."""
+    ranks = max(1, min(len(usable_cores()), capacity().machine // MEMORY))
     with scratch() as folder:
         job = folder / "job.json"
         job.write_text(json.dumps({"store": str(folder / "rendezvous")}))
