@@ -43,8 +43,8 @@ def doctor(
     missing without which no trial runs.
 
     With --bench it measures instead, for about half a minute and best with nothing else running: copies, gathers of
-    rows, dense products, and exchanges between ranks, with a rank of one thread on every core. Plans then say how long
-    an epoch computes at least (docs/design/networks.md).
+    rows, dense products, and exchanges between ranks, with a rank of one thread on every core. Plans then say about
+    how long an epoch computes (docs/design/networks.md).
     """
     if bench:
         _bench()

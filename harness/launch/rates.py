@@ -24,6 +24,7 @@ from harness.results.environment import machine
 WORKLOAD = "harness.runtime.machine_rates"
 LIMIT_S = 300.0
 MEMORY = 1 << 30  # bytes of a rank that measures
+NEEDED = {"product float32", "gather 16", "gather 1024", "cached 16", "cached 1024"}  # by `Rates`
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,10 @@ def _file() -> Path:
 
 
 def known_rates() -> Rates | None:
-    """Return what was measured on this machine; None if nothing was."""
-    with suppress(OSError, ValidationError):
+    """Return what was measured on this machine; None if nothing was, or not all that is needed."""
+    with suppress(OSError, UserError, ValidationError):
         found = Rates.model_validate_json(read_bytes(_file(), SMALL))
-        return found if found.machine == machine() else None
+        return found if found.machine == machine() and found.measured.keys() >= NEEDED else None
     return None
 
 

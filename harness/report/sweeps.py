@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -251,6 +252,8 @@ def _partition_facts(record: Record | None, config: Mapping[str, Any]) -> dict[s
         own.append(str(spec.get("objective")))
     if spec.get("balance") == "edges":
         own.append("balance=edges")
+    if spec.get("file"):
+        own.append(Path(spec["file"]).name)
     return {
         PARTITIONER: f"{spec.get('method')}({', '.join(own)})" if own else str(spec.get("method")),
         "partition_s": (record.result.get("found") or {}).get("partition") if record else None,

@@ -16,7 +16,8 @@ from harness.models.architecture import Architecture
 from harness.models.layer import ModelSpec
 from harness.results.environment import machine
 
-MEASURED = {"product float32": 1e9, "gather 16": 1e8, "gather 64": 4e8, "cached 16": 1e9, "cached 64": 1e9}
+MEASURED = {"product float32": 1e9, "gather 16": 1e8, "gather 64": 4e8, "gather 1024": 4e8, "cached 16": 1e9}
+MEASURED |= {"cached 1024": 1e9}
 
 
 def rates(**changed: object) -> Rates:
@@ -63,8 +64,9 @@ def test_rates_of_another_machine_or_a_damaged_file_are_not_known(cache: Path) -
     assert known_rates() == rates(when=known_rates().when)  # type: ignore[union-attr]
     file.write_text(rates(machine="another").model_dump_json())
     assert known_rates() is None
-    file.write_text("{")
-    assert known_rates() is None
+    for damaged in ("{", rates(measured={}).model_dump_json(), "x" * (2 << 20)):
+        file.write_text(damaged)
+        assert known_rates() is None
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from harness.report.sections import Section
 from harness.report.sweeps import PARTITIONER, Partitioners
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.views import ReportView, prose
-from harness.results.contrast import RISK, mean_reach
+from harness.results.contrast import DRIFT, RISK, mean_reach
 from harness.results.stats import numbers, significant
 
 
@@ -104,7 +104,7 @@ def _worth(trials: Mapping[str, pd.DataFrame]) -> Iterator[tuple[Cell, ...]]:
         reach = mean_reach(epochs[first], RISK / max(len(trials) - 1, 1), less=epochs[name])
         if name == first or math.isnan(more):
             pays = Cell()
-        elif reach is None or abs(gain) <= reach:
+        elif reach is None or abs(gain) <= reach + DRIFT * epochs[first].mean():
             pays = Cell("not sure", number=False)
         else:
             pays = Cell(f"{math.ceil(more / gain):,}") if gain > 0 else Cell("never", number=False)
