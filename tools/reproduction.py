@@ -33,7 +33,7 @@ from harness.suite.suite_file import load_suite
 
 HEAD = """# What is reproduced
 
-Every table and figure of five papers, some of two comparisons, the suites that are held against them, and what came of it.
+Every table and figure of five papers, some of two comparisons, the suites held against them, and what came of it.
 
 This page is generated: `python -m tools.reproduction RESULTS ...` holds results against the claims
 of their suites, keeps the verdicts in [reproduction-results.json](reproduction-results.json) and writes the
