@@ -232,6 +232,8 @@ def find_partitioners(inputs: ResultInputs) -> list[Partitioners]:
     found = []
     for section in make_sections(replace(inputs, results=inputs.results.assign(partitioner="")), ignoring="partition"):
         frame = section.frame[section.frame["parts"] > 1]
+        if frame.empty:
+            continue
         facts = [_partition_facts(inputs.record(row), inputs.config(row)) for row in frame.to_dict("records")]
         frame = frame.join(pd.DataFrame(facts, frame.index))
         if frame.loc[frame["status"] == "ok", PARTITIONER].nunique() > 1:

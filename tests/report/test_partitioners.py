@@ -60,6 +60,7 @@ def test_the_section_has_a_row_for_each_method_and_partitioner(tmp_path: Path) -
     assert "Which partitioner is worth its time?" in (tmp_path / "out" / "index.html").read_text()
 
 
-def test_one_partitioner_makes_no_section(tmp_path: Path) -> None:
-    write_results(tmp_path, parts=(1, 2), seeds=(0, 1), epochs=4)
+@pytest.mark.parametrize("parts", [(1, 2), (1,)])
+def test_one_partitioner_or_one_part_makes_no_section(tmp_path: Path, parts: tuple[int, ...]) -> None:
+    write_results(tmp_path, parts=parts, seeds=(0, 1), epochs=4)
     assert find_partitioners(load_inputs(tmp_path)) == []
