@@ -31,12 +31,20 @@ BNS = [f"papers/bns-{what}" for what in ("table1", "fig3-5", "table2")]
 TWINNED = [*BNS, *PSC, *SKEWED, *DGS, *SAINT]
 FIG5 = ["papers/saint-fig5", "papers/saint-fig5-small"]  # its graphs are generated ones
 PSC_TABLE1 = "papers/psc-table1"  # its twin is that of bns-table1
-PAPERS = [*TWINNED, *(f"{name}-twin" for name in TWINNED), TABLE1, PSC_TABLE1, *FIG5]
+COMPARED = [
+    *(f"papers/bajaj-{table}" for table in ("table3", "table21", "table22", "table22-twin")),
+    "papers/neutronbench-fig6-twin",
+]
+PAPERS = [*TWINNED, *(f"{name}-twin" for name in TWINNED), TABLE1, PSC_TABLE1, *FIG5, *COMPARED]
 COMPUTERS = [f"papers/{what}-computers" for what in ("bns-table2", "dgs-table3", "dgs-table4")]
 PPI_GO = "papers/saint-fig2-ppi-go"
 FAIR_DATA = ["fair/computers", "fair/flickr", "fair/ogbn-arxiv"]
-NEED_DATA = [*FAIR_DATA, "anchor", "papers/psc-table2-arxiv", "papers/dgs-sampling-arxiv", *COMPUTERS, PPI_GO]
-PAPER = {"bns": "BNS-GCN, ", "psc": "PSC-GCN, ", "skewed": "Skewed sampling, ", "dgs": "DGS, ", "saint": "GraphSAINT, "}
+ARXIV = [f"papers/{what}-arxiv" for what in ("psc-table2", "dgs-sampling", "bajaj")]
+NEED_DATA = [*FAIR_DATA, "anchor", *ARXIV, *COMPUTERS, PPI_GO]
+PAPER = {
+    "bns": "BNS-GCN, ", "psc": "PSC-GCN, ", "skewed": "Skewed sampling, ", "dgs": "DGS, ", "saint": "GraphSAINT, ",
+    "bajaj": "Bajaj et al., ", "neutronbench": "NeutronBench, ",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -95,7 +95,7 @@ class PartitionersView(ReportView):
 
 
 def _worth(trials: Mapping[str, pd.DataFrame]) -> Iterator[tuple[Cell, ...]]:
-    """Yield the cells of each partitioner of a method; epochs pay for one against that which is made soonest."""
+    """Yield the cells of each partitioner of a method; epochs pay for one against the one that partitions fastest."""
     made = {name: float(numbers(own["partition_s"]).mean()) for name, own in trials.items()}
     epochs = {name: numbers(own["epoch_time_s"]) for name, own in trials.items()}
     first = min(made, key=lambda name: math.inf if math.isnan(made[name]) else made[name])
