@@ -45,7 +45,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             write_ring(tmp_path / "worker", dataset, other)
         file = tmp_path / "tiny.yaml"
         text = SUITE.replace("ring", dataset).replace("parts: [1, 2]", f"parts: {parts}")
-        file.write_text(text.replace("seeds: [0, 1, 2]", "seeds: [0]").replace("trial_s: 20", "trial_s: 4"))
+        file.write_text(text.replace("seeds: [0, 1, 2]", "seeds: [0]").replace("trial_s: 20", "trial_s: 10"))
         monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "coordinator"))
         suite = load_suite(file)
         trials = expand(suite, data_dir=tmp_path / "coordinator")
@@ -99,7 +99,7 @@ def test_a_rank_that_fails_on_the_coordinator_ends_the_other(run: Run) -> None:
 @pytest.mark.slow
 def test_time_limit_on_the_other_node(run: Run) -> None:
     [record] = run(ranks={1: "stubborn"})
-    assert (record.status, record.reason) == ("timeout", "time limit of 4 s reached after 3 of 10 epochs")
+    assert (record.status, record.reason) == ("timeout", "time limit of 10 s reached after 3 of 10 epochs")
 
 
 def test_data_that_the_other_node_lacks(run: Run) -> None:
