@@ -90,10 +90,12 @@ def _show_bytes(planned: Sequence[PlannedTrial]) -> None:
         return
     from harness.launch.inputs import is_inductive
     from harness.launch.planner import compute_s
+    from harness.launch.rates import known_rates
     from harness.results.projection import LINKS  # with pandas
 
     rows, sources = [], dict[str, None]()
-    computes = [compute_s(each.trial, each.graph) for each, _ in known]
+    rates = known_rates()
+    computes = [compute_s(each.trial, each.graph, rates) for each, _ in known]
     for (each, sent), seconds in zip(known, computes, strict=True):
         times = [f"{8 * sent / each.trial.partition.parts / link.bits_s:.2g} s" for link in LINKS]
         if any(computes):
@@ -108,8 +110,8 @@ def _show_bytes(planned: Sequence[PlannedTrial]) -> None:
     table(["trial", "bytes", *compute, *(link.label for link in LINKS)], rows, title=title)
     if compute:
         typer.echo(
-            "note: compute here: dense products and gathered rows at the rates of `harness doctor --bench`, with all "
-            "rows in a core's cache to none; activations, dropout, normalisation and imbalance come on top"
+            "note: compute here: dense products and gathered rows of the whole graph at the rates of `harness doctor "
+            "--bench`, with all rows in a core's cache to none; not activations, dropout, normalisation, imbalance"
         )
     if sources:
         typer.echo(f"note: METIS' boundary as published, not of a partition made here: {'; '.join(sources)}")

@@ -20,7 +20,7 @@ from harness.gpus import why_unusable
 from harness.launch.hardware import Capacity, blocks, capacity, cores, threads_of, unlike_gpus
 from harness.launch.inputs import InputCache, is_inductive
 from harness.launch.network import why_not
-from harness.launch.rates import Work, known_rates
+from harness.launch.rates import Rates, Work
 from harness.launch.slots import RunOptions, is_done
 from harness.models.architecture import Architecture
 from harness.models.layer import ModelSpec
@@ -412,14 +412,14 @@ def epoch_work(model: Architecture, info: DatasetInfo) -> Work:
     return Work(flops, gathered)
 
 
-def compute_s(trial: TrialConfig, info: DatasetInfo) -> tuple[float, float] | None:
+def compute_s(trial: TrialConfig, info: DatasetInfo, rates: Rates | None) -> tuple[float, float] | None:
     """Return what an epoch of full-graph training computes here, with all rows in a core's cache, and with none.
 
-    None where rates were not measured. It is blind to imbalance, to what is done value by value (activations, dropout,
-    normalisation, the optimizer), to what a call costs, and to how much of a graph a cache holds.
+    It is of the whole graph, also where training sees a part. None where rates were not measured, or are not of the
+    device. It is blind to imbalance, to what is done value by value (activations, dropout, normalisation, the
+    optimizer), to what a call costs, and to how much of a graph a cache holds.
     """
-    rates = known_rates() if trial.device == "cpu" else None
-    if rates is None:
+    if rates is None or trial.device != "cpu":
         return None
     model = Architecture(trial.model, info.features, info.classes, source=trial.plugins.get("model"))
     work, busy = epoch_work(model, info), min(trial.partition.parts * threads_of(trial), cores())

@@ -214,21 +214,15 @@ def find_networks(inputs: ResultInputs) -> list[Networks]:
     return found
 
 
-@dataclass(frozen=True)
-class Partitioners:
-    """Comparable trials of several partitioners, which the section's frame names as `PARTITIONER`.
-
-    It has columns `partition_s`, the seconds that a partition was made in, `cut_percent` and `volume`, too.
-    """
-
-    section: Section
-
-
 PARTITIONER = "partitioner_of"
 
 
-def find_partitioners(inputs: ResultInputs) -> list[Partitioners]:
-    """Return, for each data set, model and so on, the trials that differ in how the graph was partitioned only."""
+def find_partitioners(inputs: ResultInputs) -> list[Section]:
+    """Return, for each data set, model and so on, the trials that differ in how the graph was partitioned only.
+
+    The frame names the partitioner as `PARTITIONER`, and has columns `partition_s`, the seconds that the partition was
+    made in, `cut_percent` and `volume`.
+    """
     found = []
     for section in make_sections(replace(inputs, results=inputs.results.assign(partitioner="")), ignoring="partition"):
         frame = section.frame[section.frame["parts"] > 1]
@@ -239,13 +233,13 @@ def find_partitioners(inputs: ResultInputs) -> list[Partitioners]:
         if frame.loc[frame["status"] == "ok", PARTITIONER].nunique() > 1:
             extra = join_unique([section.extra, "by partitioner"])
             parts = tuple(sorted(int(count) for count in frame["parts"].unique()))
-            own = replace(section, anchor=f"partitioner-{section.anchor}", extra=extra, frame=frame, parts=parts)
-            found.append(Partitioners(own))
+            anchor = f"partitioner-{section.anchor}"
+            found.append(replace(section, anchor=anchor, extra=extra, frame=frame, parts=parts))
     return found
 
 
 def _partition_facts(record: Record | None, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of `Partitioners`; a partitioner is named with the settings that are not the default."""
+    """Return the columns of `find_partitioners`; a partitioner is named with the settings that are not the default."""
     spec = config.get("partition") or {}
     total = next((row for row in (record.partition if record else ()) if row["part"] == "total"), {})
     cut, edges = total.get("edges_cut", math.nan), total.get("edges")

@@ -175,7 +175,7 @@ def test_plan_says_what_a_published_graph_sends_without_its_data(
     measured = {f"{kind} {width}": rate for kind, rate in (("cached", 1e10), ("gather", 1e9)) for width in (16, 256)}
     measured["product float32"] = 1e10
     rates = Rates(machine="", when=datetime.now(UTC), ranks=2, measured=measured)
-    monkeypatch.setattr("harness.launch.planner.known_rates", lambda: rates)
+    monkeypatch.setattr("harness.launch.rates.known_rates", lambda: rates)
     monkeypatch.setattr("harness.launch.planner.cores", lambda: 2)
     _, out, _ = harness(capsys, "plan", "tiny.yaml", *given, "--set", "partition={method: metis}", "--parts", "8")
     products = 4 * 232_965 * (2 * 602 * 64 + 3 * 64 * 64 + 3 * 64 * 41) / 1e10

@@ -52,7 +52,7 @@ def test_the_section_has_a_row_for_each_method_and_partitioner(tmp_path: Path) -
     for partitioner in ("metis", "random"):
         write_results(tmp_path, parts=(1, 2), seeds=(0, 1), epochs=4, partitioner=partitioner)
     (found,) = find_partitioners(load_inputs(tmp_path))
-    assert set(found.section.frame[PARTITIONER]) == {"metis(cut)", "random"}
+    assert set(found.frame[PARTITIONER]) == {"metis(cut)", "random"}
     table = PartitionersView(found).table()
     assert table is not None
     assert {(row.label, row.cells[1].text) for row in table.rows} >= {("full", "metis(cut)"), ("full", "random")}

@@ -41,9 +41,9 @@ class Shape:
     the published one (multi-label: see `generated.label_sets`); `noise`: see `generated.noisy_features`; `boundary`:
     what METIS leaves in 2, 4, 8 and 16 parts: the boundary nodes of all parts, in multiples of the graph's nodes;
     `uneven`: deviation of the logarithm of what degrees in a block are multiplied by, so that some parts have more
-    boundary than others; `groups`: labels and
-    features are memberships in groups, which only the nodes of the split have any of; `lonely`: the chance of a flip
-    falls with this power of the degree, because flips of hubs cost homophily that the real graph has at its score.
+    boundary than others; `groups`: labels and features are memberships in groups, which only the nodes of the split
+    have any of; `lonely`: the chance of a flip falls with this power of the degree, because flips of hubs cost
+    homophily that the real graph has at its score.
     """
 
     degrees: str

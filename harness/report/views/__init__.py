@@ -16,7 +16,7 @@ from harness.errors import UserError
 from harness.registry import Registered, Registry
 from harness.report.figure import Figure, Picture
 from harness.report.sections import Section
-from harness.report.sweeps import Networks, Partitioners, Swept, Workloads
+from harness.report.sweeps import Networks, Swept, Workloads
 from harness.report.table import Table, metrics_table, narrowed
 
 Kind = Literal["section", "sweep", "networks", "partitioners", "workloads"]
@@ -154,7 +154,7 @@ class ShownView:
     chart: bool = False
 
 
-Subject = Section | Swept | Networks | Partitioners | Workloads
+Subject = Section | Swept | Networks | Workloads
 Given = tuple[str, int | None, str, str]
 """A value that a table has: of which row, at how many parts, its unit and its text."""
 

@@ -14,7 +14,7 @@ from harness.metrics import METRICS
 from harness.report.figure import DASHED, Axis, Chart, Figure, Guide, Layer, make_figure, tidy
 from harness.report.palette import Style
 from harness.report.sections import Section
-from harness.report.sweeps import PARTITIONER, Partitioners
+from harness.report.sweeps import PARTITIONER
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.views import ReportView, prose
 from harness.results.contrast import DRIFT, RISK, mean_reach
@@ -75,9 +75,6 @@ class PartitionersView(ReportView):
     title = "Partitioners"
     place = 10
     of = "partitioners"
-
-    def __init__(self, found: Partitioners) -> None:
-        super().__init__(found.section)
 
     def table(self) -> Table | None:
         section, rows = self.section, []
