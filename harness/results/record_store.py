@@ -223,7 +223,9 @@ class ResultStore:
             home.rename(old)
         built.rename(home)
         sync(self.directory)
-        _remove(old)
+        with contextlib.suppress(FileNotFoundError):  # there was none, or the next runner put it away
+            old.rename(built)  # a reader of the old record never finds a part of it
+        _remove(built)
         return home
 
 
@@ -240,9 +242,11 @@ def records_under(directory: Path) -> list[Path]:
 
     Includes a record that a runner moved aside and whose successor is not there (yet).
     """
-    homes = [p for p in _listed(directory) if not p.name.startswith(".") and (p / RECORD_FILE).is_file()]
-    names = {path.name for path in homes}
+    entries = dict.fromkeys(_listed(directory))
     aside = [p for p in _listed(directory / STAGING) if p.name.endswith(REPLACED)]
+    entries |= dict.fromkeys(_listed(directory))  # a successor that came in between
+    homes = [p for p in entries if not p.name.startswith(".") and (p / RECORD_FILE).is_file()]
+    names = {path.name for path in homes}
     homes += [p for p in aside if p.name.removesuffix(REPLACED) not in names and (p / RECORD_FILE).is_file()]
     return sorted(homes, key=lambda path: path.name)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ from support.tiers import tiered
 
 from harness.errors import UserError
 from harness.results.frames import load_epochs, load_results
-from harness.results.record_store import ResultStore, read_at, records_under
+from harness.results.record_store import ResultStore, _check_epochs, read_at, records_under
 
 TRIAL = "0123456789ab"
 HERE = Path(__file__).parent
@@ -164,6 +165,32 @@ def test_a_reader_always_finds_a_record_while_it_is_replaced(store: ResultStore,
     finally:
         stop.set()
         writer.join()
+
+
+def test_a_record_that_was_moved_aside_is_never_read_in_part(
+    store: ResultStore, make_record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that finds the record aside reads on while its successor comes and it is removed, file by file."""
+    store.commit(TRIAL, make_record(), [], "")
+    rename, remove, found = Path.rename, shutil.rmtree, []
+
+    def listed(path: Path, target: Path) -> Path:
+        moved = rename(path, target)
+        if path == store.directory / TRIAL:
+            found.extend(records_under(store.directory))
+        return moved
+
+    def in_part(path: Path, **more: object) -> None:
+        (path / "epochs.parquet").unlink(missing_ok=True)
+        for place in found:
+            _check_epochs(place)
+        remove(path, **more)
+
+    monkeypatch.setattr(Path, "rename", listed)
+    monkeypatch.setattr(shutil, "rmtree", in_part)
+    store.commit(TRIAL, make_record(), [], "")
+    assert [place.name for place in found] == [f"{TRIAL}.old"]
+    assert store.finished() == {TRIAL: "ok"}
 
 
 def test_a_record_that_moves_while_its_epochs_are_looked_for_is_not_damaged(
