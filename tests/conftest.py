@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,18 @@ settings.load_profile("harness")
 LOCKS = "HARNESS_TEST_LOCKS"  # environment variable: where the processes of pytest-xdist find their locks
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take the share of the slow tests that is run."""
+    parser.addoption(
+        "--share", type=_share, metavar="I/N", help="of the files with slow tests, run every N-th, from the I-th on"
+    )
+
+
+def _share(text: str) -> tuple[int, int]:
+    which, _, of = text.partition("/")
+    return int(which) % int(of), int(of)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -126,8 +139,22 @@ def _no_handler_is_left(_handlers_at_first: dict[signal.Signals, Any]) -> Iterat
     assert not left, "the test, or a fixture that it began, left a signal's handler"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU, or namespaces, where there is none, with the reason; begin with what takes long."""
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take the share and the tiers apart; skip, with the reason, what needs a GPU or namespaces where none are."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        few = item.get_closest_marker("quick")
+        if few and item.get_closest_marker("slow") is None:
+            test = item.nodeid.partition("[")[0]
+            seen[test] += 1
+            if seen[test] > few.args[0]:
+                item.add_marker("slow")
+    if (share := config.getoption("share")) is not None:
+        first, of = share
+        files = sorted({item.path for item in items if item.get_closest_marker("slow")})[first::of]
+        config.hook.pytest_deselected(items=[item for item in items if item.path not in files])
+        items[:] = [item for item in items if item.path in files]
     # Of two processes neither is to end long after the other. Keywords would be those of the folders above, too.
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for marker, why_not in (("gpu", _no_gpu), ("root", _no_namespaces)):

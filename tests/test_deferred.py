@@ -29,6 +29,7 @@ def python(script: str, *arguments: str, cwd: Path | None = None, **env: str) ->
     return done.stdout
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_that_trains_nothing_imports_no_numpy_numba_or_torch(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

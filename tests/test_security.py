@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "security.md").read_text()
 ROWS = [line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("| ")][1:]
@@ -29,6 +31,7 @@ def test_every_threat_names_tests_that_exist() -> None:
             assert test in functions(ROOT / file), f"{file}::{test}"
 
 
+@pytest.mark.slow
 def test_nothing_exchanges_python_objects() -> None:
     """torch pickles them: who reaches a rank's port would have it run code."""
     files = [file for package in ("harness", "methods") for file in (ROOT / package).rglob("*.py")]

@@ -15,7 +15,6 @@ from harness.runtime.method import METHODS
 
 # The first test of a tier runs what all of them judge.
 pytestmark = pytest.mark.timeout(600)
-QUICK = ("bns-gcn",)
 
 CLAIMS = {  # that a method makes beyond what all are held to
     "full": {"exact", "bytes"},
@@ -38,7 +37,7 @@ FAULTS = {
     "Exploding": {"runs"},
     "Forgetful": {"resumes"},
 }
-QUICK_FAULTS = ("UnscaledBNS", "Wasteful", "Forgetful")
+QUICK_FAULTS = ("Wasteful",)
 
 
 @functools.cache
@@ -49,10 +48,10 @@ def reports(world: int, *names: str) -> dict[str, CheckReport]:
     return dict(zip(names, check_methods(subjects, options=small, worlds=[world], limit_s=100), strict=True))
 
 
-@pytest.mark.parametrize("name", tiered(METHODS.names(), QUICK))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS.names())
 def test_a_shipped_method_is_what_it_claims(name: str) -> None:
-    together = [each for each in METHODS.names() if (each in QUICK) == (name in QUICK)]
-    report = reports(3, *together)[name]  # three ranks show whatever two do
+    report = reports(3, *METHODS.names())[name]  # three ranks show whatever two do
     assert report.ok, "\n".join(report.lines)
     states = {finding.check: finding.state for finding in report.findings}
     assert states.keys() == ALL

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
 import pytest
 from support.methods import SMALL
 from support.ranks import run_ranks
-from support.tiers import Batches, tiered
 
 from harness.check.graphs import TinyGraphs
 from harness.check.training import Case
@@ -18,6 +17,7 @@ from harness.runtime.comm import Scope
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import MiniBatchOptions, Timing, TrainSpec
 
+pytestmark = pytest.mark.slow
 EPOCHS = 4
 REHEARSED = "after a rehearsal"
 OPTIONS: dict[str, dict[str, Any]] = SMALL | {
@@ -57,11 +57,8 @@ def trained(rank: int, world: int, cases: list[tuple[Case, bool]]) -> list[Train
     return found
 
 
-QUICK = ("bns-gcn",)
-
-
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Batches[tuple[str, str], Trained]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, str], Trained]:
     graphs = TinyGraphs(tmp_path_factory.mktemp("graphs"))
     data = graphs.get("inductive", 2).stored
 
@@ -77,18 +74,18 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Batches[tuple[str, str
         results, _ = run_ranks(trained, 2, [(cases[key], key[1] == REHEARSED) for key in keys], timeout_s=240)
         return dict(zip(keys, results, strict=True))
 
-    return Batches(run, *([key for key in cases if (key[0] in QUICK) == quick] for quick in (True, False)))
+    return run(list(cases))
 
 
-@pytest.mark.parametrize("name", tiered(METHODS.names(), QUICK))
-def test_weights_are_the_same_bits_whatever_is_watched(name: str, outcomes: Batches[Any, Trained]) -> None:
+@pytest.mark.parametrize("name", METHODS.names())
+def test_weights_are_the_same_bits_whatever_is_watched(name: str, outcomes: Mapping[Any, Trained]) -> None:
     first, *others = (outcomes[name, watched] for watched in WATCHED)
     assert len(set(first.losses)) == EPOCHS
     assert [(other.checksum, other.losses) for other in others] == [(first.checksum, first.losses)] * 3
 
 
-@pytest.mark.parametrize("name", tiered(METHODS.names(), QUICK))
-def test_bytes_of_a_rehearsal_are_told_apart(name: str, outcomes: Batches[Any, Trained]) -> None:
+@pytest.mark.parametrize("name", METHODS.names())
+def test_bytes_of_a_rehearsal_are_told_apart(name: str, outcomes: Mapping[Any, Trained]) -> None:
     plain, rehearsed = (outcomes[name, watched].sent for watched in ("by the own sampler too", REHEARSED))
     assert {scope: rehearsed[scope] for scope in ("setup", "epoch")} == {
         scope: plain[scope] for scope in ("setup", "epoch")
@@ -98,7 +95,7 @@ def test_bytes_of_a_rehearsal_are_told_apart(name: str, outcomes: Batches[Any, T
     assert 2 * rehearsed["eval"]["embedding"] == plain["eval"]["embedding"]
 
 
-@pytest.mark.parametrize("name", tiered(CACHED, QUICK))
-def test_weights_are_the_same_bits_with_a_cache(name: str, outcomes: Batches[Any, Trained]) -> None:
+@pytest.mark.parametrize("name", CACHED)
+def test_weights_are_the_same_bits_with_a_cache(name: str, outcomes: Mapping[Any, Trained]) -> None:
     cached, plain = outcomes[name, "with a cache"], outcomes[name, "every epoch"]
     assert (cached.checksum, cached.losses) == (plain.checksum, plain.losses)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.methods import SMALL
-from support.tiers import Batches, tiered
 
 from harness.check.claims import SPEC, resume_check
 from harness.check.graphs import TinyGraphs
 from harness.check.runs import CheckFinding, Subject, execute, find_all
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 DGS = SMALL["dgs"]
 SETTINGS: dict[str, list[dict[str, Any]]] = {
@@ -54,11 +53,10 @@ SPECS = {  # also: what else carries something from epoch to epoch
 
 # Optimizers are the trainer's: two methods show them.
 RUNS = [(name, "adam") for name in SETTINGS] + [(name, "sgd") for name in ("psc-gcn", "graphsage")]
-QUICK = [("pipegcn", "adam"), ("graphsage", "sgd")]
 
 
 @pytest.fixture(scope="module")
-def findings(tmp_path_factory: pytest.TempPathFactory) -> Batches[tuple[str, str], CheckFinding]:
+def findings(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, str], CheckFinding]:
     graphs = TinyGraphs(Path(tmp_path_factory.mktemp("graphs")))
 
     def run(keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], CheckFinding]:
@@ -66,12 +64,12 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> Batches[tuple[str, str
         results = execute([run for check in checks for run in check.runs], limit_s=100)
         return dict(zip(keys, find_all(checks, results), strict=True))
 
-    return Batches(run, QUICK, [key for key in RUNS if key not in QUICK])
+    return run(RUNS)
 
 
-@pytest.mark.parametrize("run", tiered(RUNS, QUICK), ids=" ".join)
+@pytest.mark.parametrize("run", RUNS, ids=" ".join)
 def test_a_cut_off_trial_ends_with_the_same_bits(
-    run: tuple[str, str], findings: Batches[tuple[str, str], CheckFinding]
+    run: tuple[str, str], findings: Mapping[tuple[str, str], CheckFinding]
 ) -> None:
     finding = findings[run]
     assert finding.state == "ok", "\n".join(finding.lines)

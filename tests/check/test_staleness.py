@@ -171,6 +171,7 @@ def test_graphs_are_drawn_anew_from_true_edges_with_changing_probabilities(model
     assert uniform == [t - 3 < 2 for t in range(len(graphs))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_seen(fault: str, folder: Path) -> None:
     _, options, rule = FAULTS[fault]

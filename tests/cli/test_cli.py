@@ -148,6 +148,7 @@ def test_ctrl_c(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     assert err == "interrupted: finished trials are kept; the same command goes on with the rest\n"
 
 
+@pytest.mark.slow
 def test_a_run_downloads_what_is_missing_and_says_so_first(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +183,7 @@ def test_a_run_downloads_what_is_missing_and_says_so_first(
     assert len(asked) == 2  # nothing that is left needs it
 
 
+@pytest.mark.slow
 def test_a_suite_runs_on_twins_of_its_graphs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["tiny.yaml", "--set", "datasets=[cora]", "--set", "seeds=[0]"]
     code, out, err = harness(capsys, "plan", *command, "--twin", "0.3")

@@ -282,6 +282,7 @@ def methods(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found.parent / "all"
 
 
+@pytest.mark.slow
 def test_a_method_is_compared_with_others(methods: Path, run: Run) -> None:
     code, out, _ = run("compare", methods, "--method", "ours", "--against", "full,bns-gcn")
     assert code == 0
@@ -332,6 +333,7 @@ def test_methods_on_other_machines_are_refused(methods: Path, tmp_path: Path, ru
     assert run(*asked, "best_val")[0] == 0
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

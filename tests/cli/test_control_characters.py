@@ -59,6 +59,7 @@ def test_what_is_read_is_clean_and_unflagged(results: Path) -> None:
         assert record.label.endswith(readable(ODD))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("command", list(COMMANDS))
 def test_no_command_passes_them_on(
     command: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -110,6 +110,7 @@ def test_unbalanced_boundaries_are_shown_and_warned_of(home: Path, capsys: pytes
     assert after.count(warned) == 1
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
@@ -136,6 +137,7 @@ def test_what_there_is(home: Path, capsys: pytest.CaptureFixture[str], command: 
     assert [text for text in expected if text not in out] == []
 
 
+@pytest.mark.slow
 def test_a_damaged_graph_hides_no_other(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = home / "data" / "bad.npz"
     bad.write_text("no graph")

@@ -54,6 +54,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.quick(16)
 @pytest.mark.parametrize("command", MISTAKES)
 def test_a_mistake_is_one_line_and_exit_code_2(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str

@@ -37,6 +37,7 @@ def test_the_command_line_narrows_an_open_umask_and_no_other(
     assert stat.S_IMODE((tmp_path / "mine.yaml").stat().st_mode) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("umask", [0o027, 0o002], indirect=True)
 def test_records_caches_and_what_ranks_write(umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)

@@ -105,6 +105,7 @@ def test_nor_a_module_that_it_names(
     assert "planted_module" not in sys.modules
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("command", ["list methods", "list models", "suites"])
 def test_lists_import_nothing_of_the_place_they_are_asked_in(
     home: Path, capsys: pytest.CaptureFixture[str], command: str

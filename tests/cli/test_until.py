@@ -139,6 +139,7 @@ def test_equal_methods_end_as_equal(tmp_path: Path, runner: Any) -> None:
     assert decide(tmp_path, own).startswith("equal within 5 % with ")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("budget", "seeds"), [("6 trials", 6), ("7 trials", 6), ("359 s", 4), ("6 min", 6)])
 def test_a_budget_ends_it(tmp_path: Path, runner: Any, budget: str, seeds: int) -> None:
     """Of two that cannot be told apart a round of one seed has two trials, of a minute each, the next four."""
@@ -161,6 +162,7 @@ def allowed(tmp_path: Path, runner: Runner, seconds: float) -> str:
     return why
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("seconds", "seeds"), [(0, 3), (599, 3), (600, 4), (719, 4), (720, 5)])
 def test_what_reaches_the_target_gets_the_fresh_seeds_that_fit(
     tmp_path: Path, runner: Any, seconds: float, seeds: int
@@ -272,6 +274,7 @@ def test_a_mistake_is_refused_before_anything_is_read_or_downloaded(more: list[s
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["first_look", "first_seeds"])
 def test_status_counts_no_seeds_that_will_not_run(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any

@@ -59,6 +59,7 @@ def bomb(path: Path, unpacked: int, line: bytes = b"\n") -> None:
 LINES = {"blank": b"\n", "comments": b"#" * 63 + b"\n", "one line": b"1", "rows": b"1\n", "columns": b"1,"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", tiered(LINES, ["rows", "one line"]))
 @pytest.mark.parametrize(
     "file", tiered(["raw/num-node-list", "raw/node-label", "raw/edge", "split/time/train"], ["raw/edge"])

@@ -99,6 +99,7 @@ def attempt(read: Callable[[], GraphData]) -> tuple[GraphData | None, str]:
     return graph, ""
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", FORMATS)
 @given(data=st.data())
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])

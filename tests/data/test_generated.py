@@ -71,6 +71,7 @@ def test_graph_is_sound_and_as_announced(name, options):
         assert np.diff(graph.indptr).min() >= 1
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(("name", "options"), SMALL)
 def test_equal_options_equal_graph(name, options):
     one, two = make(name, **options), make(name, **options)
@@ -298,6 +299,7 @@ def test_degree_rule_of_scaled_twins():
     assert info({"scale": 1.0}).summary == "twin of reddit, scale 1 (generated)"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("name", "options"),
     [("sbm", {}), ("twin", {}), ("twin", {"of": "ogbn-arxiv", "scale": 0.03}), ("twin", {"of": "cora", "scale": 1.0})],

@@ -303,6 +303,7 @@ def test_pygs_files_are_imported_without_pyg(
     is_whole(harness.load_graph("mine"))
 
 
+@pytest.mark.slow
 def test_dgls_files_are_imported(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dgl = pytest.importorskip("dgl")
     dgl.save_graphs(str(place / "mine.bin"), [as_dgl()])
@@ -310,6 +311,7 @@ def test_dgls_files_are_imported(place: Path, capsys: pytest.CaptureFixture[str]
     is_whole(harness.load_graph("mine"))
 
 
+@pytest.mark.slow
 def test_a_file_that_ends_dgls_reader_is_refused(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,6 +355,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_files_are_refused_in_one_line(name: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content, message = HOSTILE[name]

@@ -103,6 +103,7 @@ def test_a_script_is_shown_apart_from_the_methods(command: CommandLine) -> None:
     assert "a script" in (command.directory / "page" / "latex" / "external.tex").read_text()
 
 
+@pytest.mark.slow
 def test_ranks_find_each_other_and_an_epoch_lasts_as_long_as_the_slowest(command: CommandLine) -> None:
     (command.directory / "pair.py").write_text(PAIR)
     options = json.dumps({"name": "pair", "command": "python pair.py", "pattern": PATTERN})
@@ -119,6 +120,7 @@ def test_ranks_find_each_other_and_an_epoch_lasts_as_long_as_the_slowest(command
     assert "| pair † |" in (command.directory / "alone" / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_what_fails_says_why(command: CommandLine) -> None:
     entries = "\n".join(
         f"  - external: {json.dumps({'name': name, 'command': line})}" for name, (line, *_) in FAILING.items()
@@ -145,6 +147,7 @@ def test_epochs_without_seconds_last_from_line_to_line(command: CommandLine) -> 
     ]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("options", "why"),
     [

@@ -21,6 +21,7 @@ RUNS = [(name, 12) for name in QUICK]
 RUNS += [pytest.param(target.name, 42, marks=pytest.mark.slow) for target in TARGETS]  # 24 targets: 1,000 inputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), RUNS)
 @pytest.mark.timeout(240)
 def test_hostile_inputs_are_accepted_or_refused_in_clean_lines(name: str, count: int, tmp_path: Path) -> None:

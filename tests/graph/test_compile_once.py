@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CALL = """
 import sys
 import numpy as np
@@ -20,6 +22,7 @@ for kernel in kernels.gather, kernels.fetch_ahead:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_compile_a_kernel_once(tmp_path: Path) -> None:
     env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -101,6 +101,7 @@ def test_inducing_columns_equals_slicing(seed: int, first: int, total: int) -> N
     np.testing.assert_array_equal(got.toarray(), want.toarray())
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 1000), parts=st.integers(1, 4), total=st.integers(0, 16), weighted=st.booleans())
 def test_splitting_columns_equals_slicing(seed: int, parts: int, total: int, weighted: bool) -> None:
     csr, matrix = random_csr(seed, 10, total, 0.4, weighted)

@@ -30,6 +30,7 @@ def case(weighted: bool, rows: int = 300, cols: int = 500) -> tuple[CSR, sp.csr_
     return csr, matrix
 
 
+@pytest.mark.quick(47)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("width", [1, 7, 16, 130, 301])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -100,6 +101,7 @@ def test_sums_depend_on_neither_threads_nor_slabs(monkeypatch: pytest.MonkeyPatc
         assert torch.equal(product, products[0])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(engine_problem("dgl") is not None, reason="dgl is not installed")
 def test_dgl_reads_edge_ids_where_it_cuts_columns_up() -> None:
     """The engine is right at such a size, and without edge ids the process dies."""

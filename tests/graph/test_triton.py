@@ -53,6 +53,7 @@ def csr(matrix: np.ndarray, weighted: bool) -> CSR:
     return CSR(pointers, torch.from_numpy(columns.astype(np.int32)), matrix.shape[1], values)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("width", tiered([1, 7, 33, 300], [7, 300]))  # 300: two programs a row
 @pytest.mark.parametrize("dtype", tiered([torch.float32, torch.float64, torch.bfloat16], [torch.float32]))
 @pytest.mark.parametrize("weighted", [False, True])
@@ -87,6 +88,7 @@ def test_nothing_to_multiply(shape: tuple[int, int, int]) -> None:
     assert torch.equal(got.cpu(), torch.zeros(rows, width))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", tiered([1, 12], [12]))  # 12: scores far apart, exponents beyond what exp can do
 @pytest.mark.parametrize("width", tiered([5, 300], [5]))
 @pytest.mark.usefixtures("kernels")

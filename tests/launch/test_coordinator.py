@@ -102,6 +102,7 @@ def test_time_limit_on_the_other_node(run: Run) -> None:
     assert (record.status, record.reason) == ("timeout", "time limit of 10 s reached after 3 of 10 epochs")
 
 
+@pytest.mark.slow
 def test_data_that_the_other_node_lacks(run: Run) -> None:
     [record] = run(dataset="cora", other=0)
     assert record.status == "skipped"
@@ -110,6 +111,7 @@ def test_data_that_the_other_node_lacks(run: Run) -> None:
     assert record.reason.endswith("get it with: harness data get cora")
 
 
+@pytest.mark.slow
 def test_other_data_on_the_other_node(run: Run) -> None:
     [record] = run(other=14)
     assert record.status == "error"

@@ -79,6 +79,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, monkeypatch)
 
 
+@pytest.mark.slow
 def test_changed_features_are_another_trial(bench: Bench) -> None:
     assert bench.run() == []
     [(first, record)] = bench.records().items()
@@ -157,6 +158,7 @@ def test_data_that_are_as_they_were_have_their_results_again(bench: Bench) -> No
     assert (trial.id, said) == (first, [])
 
 
+@pytest.mark.slow
 def test_the_same_content_in_other_files_is_the_same_data(bench: Bench) -> None:
     bench.run()
     bench.change()
@@ -165,6 +167,7 @@ def test_the_same_content_in_other_files_is_the_same_data(bench: Bench) -> None:
     assert len(bench.records()) == 1
 
 
+@pytest.mark.slow
 def test_finished_trials_stand_when_their_data_are_gone(bench: Bench) -> None:
     bench.run()
     shutil.rmtree(bench.cache)
@@ -173,6 +176,7 @@ def test_finished_trials_stand_when_their_data_are_gone(bench: Bench) -> None:
     assert not bench.cache.exists()  # the files are those of the record: nothing was read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", tiered([True, False], [False]))
 def test_generated_data_are_known_by_what_generated_them(bench: Bench, cache: bool) -> None:
     bench.suite = Bench.suite_of(datasets=[{"sbm": {"nodes": 60}}])
@@ -198,6 +202,7 @@ def test_another_partition_in_a_file_of_the_same_name_is_another_trial(tmp_path:
     assert records[first].partition_fingerprint != records[second].partition_fingerprint
 
 
+@pytest.mark.slow
 def test_records_without_fingerprints_are_kept(bench: Bench) -> None:
     bench.run()
     (first,) = bench.records()

@@ -338,6 +338,7 @@ def test_pages_are_told_by_the_kernel(tmp_path: Path) -> None:
         list(own_pages(tmp_path))
 
 
+@pytest.mark.slow
 def test_what_is_preloaded_starts_no_thread_and_no_device() -> None:
     """Also with threads for OpenBLAS, which the server must not start: they are given to ranks."""
     server = fork_server.fork_server(WORKER, rank_environment(placements_of(range(1), 1)[0], threads=2))

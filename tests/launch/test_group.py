@@ -152,6 +152,7 @@ def test_sigkill_is_oom_when_the_kernel_counted_one(tmp_path: Path, monkeypatch:
     assert group.reason.startswith("rank 1 was killed by signal 9 (SIGKILL): ")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("what", ["nothing", "damaged"])
 def test_no_result_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     group = run(tmp_path, monkeypatch, {0: what, 1: "hang"})
@@ -159,6 +160,7 @@ def test_no_result_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert group.ranks == []
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("what", ["hang", "stubborn"])
 def test_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     group = run(tmp_path, monkeypatch, {0: what}, timeout_s=1.5)
@@ -226,6 +228,7 @@ def start_runner(out: Path, warm: bool) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", script, str(out)], env=env, stderr=subprocess.PIPE)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_rank_outlives_the_runner(tmp_path: Path, number: signal.Signals, start: str) -> None:
     """Nor does what a rank detached, whatever its session, parent and environment."""

@@ -37,6 +37,7 @@ def test_without_a_network_ranks_are_on_the_loopback() -> None:
         assert places == placements_of(range(3), 3)
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_ranks_reach_each_other_in_namespaces(tmp_path: Path) -> None:
     world = 3
@@ -57,6 +58,7 @@ def test_ranks_reach_each_other_in_namespaces(tmp_path: Path) -> None:
     assert set(os.listdir("/sys/class/net")) == devices
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_ranks_of_one_host_do_not_use_its_link(tmp_path: Path) -> None:
     size = 1_000_000
@@ -175,6 +177,7 @@ def prepare(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Suite, Re
     return suite, ResultStore(directory / "results", suite.name), RunOptions(worker="launch.fake_worker")
 
 
+@pytest.mark.slow
 def test_a_trial_whose_network_cannot_be_had_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the others of the suite run; the plan says so before."""
     refuse(monkeypatch)

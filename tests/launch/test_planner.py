@@ -43,6 +43,7 @@ def assert_known(before: PlannedTrial, after: PlannedTrial) -> None:
     assert 0 < total(after.largest) < total(before.largest)
 
 
+@pytest.mark.slow
 def test_states(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = make_plan(suite_file)
     assert [planned.state for planned in before] == ["run", "run", "skip", "skip", "run", "run"]

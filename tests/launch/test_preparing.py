@@ -81,6 +81,7 @@ def run(home: Path, end: str) -> list[Record]:
     return [read_record(store.directory / trial.id / "record.json") for trial in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "kills", "status", "reason"),
     [
@@ -116,6 +117,7 @@ def test_the_suite_goes_on(
     assert ("ZeroDivisionError" in log) == (end == "bug")
 
 
+@pytest.mark.slow
 def test_the_runner_ends_and_so_does_what_prepares(home: Path) -> None:
     """Killed with SIGKILL while a partitioner works: nothing of it stays."""
     (trial, *_), _ = trials(home, "hang")
@@ -145,6 +147,7 @@ def until(condition) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_what_is_there_starts_no_process(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_suite(home)
     trial = expand(read_suite(file))[3]

@@ -118,6 +118,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_a_runner_that_is_killed_is_lost_at_once_and_one_that_is_stopped_is_not(ends: tuple[Hub, Coordination]) -> None:
     """The kernel answers for a process that a debugger holds, or that holds its interpreter."""
     hub = ends[0]

@@ -323,6 +323,7 @@ def test_runners_share_the_trials(bench: Bench, tmp_path: Path) -> None:
                 assert not set(environment["pinned_cores"]) & set(theirs["pinned_cores"])
 
 
+@pytest.mark.slow
 def test_timed_trials_of_two_runners_are_never_at_the_same_time(bench: Bench) -> None:
     runners = [start_runner(bench.directory, FAKE_SECONDS="0.3", JOBS="2") for _ in range(2)]
     for runner in runners:

@@ -228,6 +228,7 @@ def test_rows_on_the_host_are_the_same_and_local_features_lose_columns(local_run
     assert sum(row["bytes_feature"] + row["bytes_control"] for row in rows) == 0
 
 
+@pytest.mark.slow
 def test_own_rows_keep_the_columns_alone() -> None:
     owner, row = np.zeros(5, np.int32), np.arange(5, dtype=np.int32)
     inner = torch.arange(20.0).view(5, 4) + 1

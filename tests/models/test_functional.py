@@ -111,6 +111,7 @@ def test_an_evaluation_does_not_change_which_kernels_train() -> None:
     assert linear.evaluating.has(17)
 
 
+@pytest.mark.slow
 def test_new_row_counts_do_not_grow_the_process() -> None:
     linear, weight = Linear(), torch.randn(128, 128, requires_grad=True)
     x = torch.randn(6000, 128)
@@ -177,6 +178,7 @@ def test_layer_norm_has_the_same_bits_with_any_number_of_threads() -> None:
     assert torch.equal(found[0], found[2])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("width", "out"), [(256, 41), (64, 40), (300, 64), (3703, 32), (48, 1), (1, 16)])
 def test_products_have_the_same_bits_with_any_number_of_threads(width: int, out: int) -> None:
     """Of every number of rows from 1 to 64, the first time and when it recurs, in both passes."""

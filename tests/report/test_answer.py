@@ -49,6 +49,7 @@ def view_of(tmp_path: Path, target: float | None, epochs: int = 30) -> AnswerVie
     return AnswerView(one_section(tmp_path))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("share", [0.5, 0.97])
 def test_the_times_are_those_of_the_epochs(share: float, tmp_path: Path) -> None:
     scores = [pd.read_parquet(p / "epochs.parquet")["val_score"].max() for p in record_places(

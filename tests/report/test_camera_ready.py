@@ -39,6 +39,7 @@ def inches(files: dict[str, bytes]) -> float:
     return float(box[1]) / 72
 
 
+@pytest.mark.slow
 def test_a_figure_is_a_column_wide_and_more_only_for_panels(wide: Section, bars: dict[str, bytes]) -> None:
     panels = drawn(ConvergenceView(wide).figure())
     assert inches(bars) == pytest.approx(COLUMN)

@@ -145,6 +145,7 @@ def test_without_a_target_epochs_are_ranked(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_files_and_page_have_them(inputs: ResultInputs, tmp_path: Path) -> None:
     out = write_report(inputs.directories[0], tmp_path / "out", ("html", "md", "csv")).parent
     markdown, html = (out / "report.md").read_text(), (out / "index.html").read_text()

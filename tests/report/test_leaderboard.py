@@ -57,6 +57,7 @@ def test_what_follows_a_mean_is_the_deviation(write: Write) -> None:
     assert text == f"{own.mean():.2f} ± {own.std(ddof=1):.2f}"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("seconds", "bold"),
     [
@@ -122,6 +123,7 @@ def crowded(root: Path, cores: int) -> Section:
     return one_section(root)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("cores", "parts"), [(1, 4), (2, 2), (3, 2), (4, 4)])
 def test_methods_are_compared_where_ranks_have_a_core_each(tmp_path: Path, cores: int, parts: int) -> None:
     section = crowded(tmp_path, cores)

@@ -72,6 +72,7 @@ def shown(report: Report) -> set[str]:
     return {view.title for own in (*report.answers, *report.shown) for view in own.views}
 
 
+@pytest.mark.slow
 def test_where_nothing_is_exchanged_and_what_was_said_is_left_out(tmp_path: Path) -> None:
     write_results(tmp_path, methods=(FULL, METHODS[2]), parts=(1,))
     report = make_report(load_inputs(tmp_path))

@@ -88,6 +88,7 @@ def test_targets_of_several_suites_are_one(stored: Path, tmp_path: Path) -> None
     assert asked.drop("graphsage").isna().all()
 
 
+@pytest.mark.slow
 def test_stored_baselines_are_shown_where_they_stand_beside_ones_own(stored: Path, tmp_path: Path) -> None:
     others = [("digits", "real", ""), ("cora", "real", "")]
     stored = write_results(tmp_path / "stored2", suite="theirs", methods=[FULL, BNS], parts=[2], datasets=others)
@@ -125,6 +126,7 @@ def test_suites_that_share_one_have_one_profile(tmp_path: Path) -> None:
     assert found.section.suites == ("b", "a")
 
 
+@pytest.mark.slow
 def test_machines_that_differ_are_told(stored: Path, tmp_path: Path) -> None:
     def leads(place: Path) -> list[str]:
         return [f"{note.lead} {note.text}" for note in make_report(load_inputs([stored, place])).notes]

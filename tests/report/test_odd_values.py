@@ -37,6 +37,7 @@ def changed(content: Any, where: tuple[str | int, ...], odd: Any) -> Any:
     return content
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("part", tiered(["result", "ranks", "environment", "dataset"], ["environment", "dataset"]))
 def test_an_odd_value_is_refused_or_harmless(tmp_path: Path, part: str) -> None:
     made = write_results(tmp_path / "r", methods=METHODS[1:2], parts=(2,), seeds=(0,), epochs=2)

@@ -35,6 +35,7 @@ def test_one_seed_or_a_scatter_wider_than_the_gain_is_not_sure(epochs: tuple[flo
     assert worth(random=trials(1, 1.9, 2.0, 2.1), metis=trials(31, *epochs))["metis"] == "not sure"
 
 
+@pytest.mark.slow
 def test_equal_partitioners_are_seldom_told_apart() -> None:
     """Of two partitioners with the same epochs one pays or never pays in 5 % of draws at most, both ways together."""
     rng, wrong, draws = np.random.default_rng(0), 0, 1000

@@ -98,6 +98,7 @@ def test_twins_and_real_data_share_no_ranking(tmp_path: Path) -> None:
     assert [bool(own.section.badge) for own in found] == [False, True]
 
 
+@pytest.mark.slow
 def test_the_answer_stands_first_and_once(tmp_path: Path) -> None:
     write_results(tmp_path, methods=METHODS[2:], parts=(2,), datasets=REAL, train={"target": 0.8})
     report = make_report(load_inputs(tmp_path))

@@ -142,6 +142,7 @@ def test_they_are_twenty_with_seeds_of_their_own() -> None:
     assert len({seed for own in seeds for seed in own}) == 20 * SEEDS
 
 
+@pytest.mark.slow
 def test_of_twenty_sentences_one_at_most_is_refuted(blank: Section) -> None:
     times = pooled(RUNS)
     found = {}
@@ -153,6 +154,7 @@ def test_of_twenty_sentences_one_at_most_is_refuted(blank: Section) -> None:
     assert len(wrong) <= 1, wrong
 
 
+@pytest.mark.slow
 def test_it_is_the_sentence_that_was_printed(blank: Section) -> None:
     """The first words are about the data and the network, which the made-up section has not."""
     for run in RUNS:

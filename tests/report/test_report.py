@@ -197,6 +197,7 @@ def test_csv_round_trip(out: Path, results_dir: Path) -> None:
     pd.testing.assert_series_equal(epochs["epoch_time_s"], expected["epoch_time_s"])
 
 
+@pytest.mark.slow
 def test_names_are_escaped(tmp_path: Path) -> None:
     root = write_results(
         tmp_path / "results",

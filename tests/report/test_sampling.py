@@ -164,6 +164,7 @@ def test_the_cache_by_epoch_where_nothing_is_swept(section: Section) -> None:
     assert "by epoch" in picture.title
 
 
+@pytest.mark.slow
 def test_staleness_within_a_network_and_across(tmp_path: Path) -> None:
     methods = (FULL, psc(staleness=0), psc(staleness=2))
     for network in (None, "1gbit"):

@@ -59,6 +59,7 @@ def epoch_time(trial: dict[str, Any]) -> float:
     return statistics.median(max(values) for epoch, values in times.items() if epoch >= WARMUP)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("label", ["full", "bns-gcn (rate=0.1)", "bns-gcn (rate=0.01)", "graphsage"])
 @pytest.mark.parametrize("parts", [1, 2])
 def test_accuracy(sections: dict[str, Section], trials: dict[Key, Any], label: str, parts: int) -> None:

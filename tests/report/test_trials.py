@@ -79,6 +79,7 @@ def test_the_bundle_is_of_the_versions_that_are_pinned() -> None:
     assert all(f"{name} {version} (" in licences for name, version in pinned.items())
 
 
+@pytest.mark.slow
 def test_every_trial_stands_in_the_table_with_its_files(tmp_path: Path) -> None:
     write_results(
         tmp_path / "a b",

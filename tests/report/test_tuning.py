@@ -45,6 +45,7 @@ def test_the_table_has_the_cost_and_the_gain(tmp_path: Path) -> None:
     assert "Target: 70.0 %" in table.caption
 
 
+@pytest.mark.slow
 def test_trials_of_an_earlier_search_are_left_out_and_named(tmp_path: Path) -> None:
     every = set[str]()
     for seed in (0, 1):
@@ -65,6 +66,7 @@ def test_trials_of_an_earlier_search_are_left_out_and_named(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.slow
 def test_the_picture_is_of_the_expected_best(tmp_path: Path) -> None:
     for sampler in ("random", "tpe"):
         view = tuned_view(tmp_path / sampler, machine := Machine(), sampler)

@@ -48,6 +48,7 @@ def test_a_report_is_the_same(root: Path, tmp_path: Path) -> None:
     assert files(tmp_path / "workers") == expected
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed(figure: Figure) -> None:
     alone = list(draw_all([figure], "svg", None))
     with render_workers(1) as pool:
@@ -58,6 +59,7 @@ def test_a_worker_that_is_killed(figure: Figure) -> None:
         assert list(draw_all([figure], "svg", pool)) == alone
 
 
+@pytest.mark.slow
 def test_what_draws_imports_no_torch() -> None:
     script = (
         "import sys\nfrom harness.report.views import VIEWS\n"

@@ -85,6 +85,7 @@ def made_up(
     }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("methods", [2, 5, 14])
 @pytest.mark.parametrize("budget", [math.inf, 1.3])
 def test_equal_methods_are_told_apart_in_5_of_100_at_most(methods: int, budget: float) -> None:
@@ -100,6 +101,7 @@ def unlike(rng: np.random.Generator, methods: int, seeds: int, apart: float = 0.
     return {f"m{i:02}": times(own) for i, own in enumerate(np.exp(logs).tolist())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("methods", "seeds"), [(5, 3), (18, 3), (9, 4)])
 def test_equal_methods_that_scatter_unlike_are_told_apart_in_5_of_100_at_most(methods: int, seeds: int) -> None:
     rng, runs = np.random.default_rng(methods), 400

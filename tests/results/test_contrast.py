@@ -107,6 +107,7 @@ def behind_by_definition(
     return at_once(RISK / 4) | (set.intersection(*map(behind, best)) - set(best) if best else set())
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("count", [4, 6, 9])
 def test_who_is_behind_is_the_same_by_a_test_for_each_that_may_be_the_best(count: int) -> None:
     rng, called, wild_best = np.random.default_rng(count), 0, 0
@@ -128,6 +129,7 @@ def test_who_is_behind_is_the_same_by_a_test_for_each_that_may_be_the_best(count
     assert wild_best > 50
 
 
+@pytest.mark.slow
 def test_a_winner_of_14_is_found_with_5_seeds_in_half_of_all_draws() -> None:
     """20 % ahead at a noise of 5 %; by all pairs at once in a third."""
     rng, runs, won = np.random.default_rng(6), 60, 0

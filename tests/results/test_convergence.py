@@ -58,6 +58,7 @@ def drawn(
 DRAWS = 300
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("copies", [0, 9])
 @pytest.mark.parametrize(("every", "spread", "noise"), [(1, 0.1, 0.003), (5, 0.3, 0.003), (10, 0.1, 0.0)])
 @pytest.mark.parametrize(("seeds", "methods"), [(3, 1), (3, 10), (5, 1), (5, 10)])

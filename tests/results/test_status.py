@@ -101,6 +101,7 @@ def test_a_directory_without_results(tmp_path: Path) -> None:
             CliRunner().invoke(app, ["status", str(place)], catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_the_report_follows_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real run beside it: the page is written while trials are left, and at last without renewing itself."""
     monkeypatch.setattr(results, "WATCH_S", 0.05)

@@ -225,6 +225,7 @@ def say(root: Path) -> str | None:
     return words.pop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", tiered(["steps", "times"], ["steps"]))
 @pytest.mark.parametrize("old", tiered([[], ["old"]], [["old"]]), ids=["first", "replacing"])
 def test_a_killed_commit_leaves_a_whole_record_or_none(tmp_path: Path, mode: str, old: list[str]) -> None:

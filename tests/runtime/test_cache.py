@@ -84,6 +84,7 @@ def test_random_takes_every_set_equally_often() -> None:
     assert stats.chisquare(list(counts.values())).pvalue > 1e-3
 
 
+@pytest.mark.quick(1)
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("dataset", "method"), [("cora", "metis"), ("amazon_computers", "metis"), ("ogbn_arxiv", "random")]

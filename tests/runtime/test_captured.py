@@ -33,6 +33,7 @@ def case(tmp_path: Path, method: str = "full", model: str = "sage", **options: A
     return Case(TinyGraphs(tmp_path).get("transductive", 1).stored, method, options, MODELS[model], SPEC)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("model", "options"), [("sage", {}), ("sage", {"precompute": True}), ("gat", {})])
 def test_replayed_steps_train_the_same(model: str, options: dict[str, Any], tmp_path: Path) -> None:
     [(plain, captured, (work, replays))] = run_ranks(train_captured, 1, case(tmp_path, model=model, **options))
@@ -51,6 +52,7 @@ def test_a_wait_for_the_device_is_refused_in_a_capture(tmp_path: Path) -> None:
         run_ranks(train_captured, 1, case(tmp_path), True)
 
 
+@pytest.mark.slow
 def test_steps_that_differ_are_the_users_error(tmp_path: Path) -> None:
     with pytest.raises(RankError, match=r"train\.cuda_graphs: the method's steps differ from one another"):
         run_ranks(train_captured, 1, case(tmp_path, "graphsage", fanouts=2, batch_size=4))

@@ -30,6 +30,7 @@ SPEC = TrainSpec(epochs=1, precision="float64", threads=1)
 HOST = {"fanouts": 2, "batch_size": 8, "storage": "host"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", tiered([1, WORLD], [WORLD]))
 def test_logits_and_scores_are_those_of_the_whole(world: int, tmp_path: Path) -> None:
     graph = random_graph(95, NODES, degree=8, weighted=True)
@@ -44,6 +45,7 @@ def test_logits_and_scores_are_those_of_the_whole(world: int, tmp_path: Path) ->
                 assert (strips == 1, columns == 1) == (limit == 64, limit == 64)
 
 
+@pytest.mark.slow
 def test_nothing_of_the_size_of_the_graph_is_on_the_device(tmp_path: Path) -> None:
     """300 columns, 900 nodes, 11,000 edges; 0.02 MiB of each thing at once, and never a matrix of all nodes."""
     graph = random_graph(96, 900, degree=12, features=300)

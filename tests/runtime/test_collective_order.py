@@ -65,6 +65,7 @@ def trained(rank: int, world: int, case: Case) -> tuple[list[str], RankOutcome, 
     return started, by_gloo, as_nccl
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("timing", ["plain", "breakdown"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_rank_starts_the_same_collectives_in_the_same_order(name: str, timing: Any, tmp_path: Path) -> None:

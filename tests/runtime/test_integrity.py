@@ -144,6 +144,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(owner, name, getattr(owner, name))
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", CAUGHT)
 def test_a_cheat_is_invalid_by_name(name: str, tmp_path: Path, restored: None) -> None:
     found = run(name, tmp_path)
@@ -181,6 +182,7 @@ def one_thread() -> Iterator[None]:
     os.sched_setaffinity(0, cores)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.skipif(sys.platform != "linux", reason="tells no threads")
 @pytest.mark.parametrize("name", FLAGGED)
 def test_a_cheat_is_flagged_by_name(name: str, tmp_path: Path, one_thread: None) -> None:
@@ -208,6 +210,7 @@ def in_halves(path: Path) -> OnDisk:
     return on_disk(graph, np.arange(graph.nodes, dtype=np.int32) % 2, 2, False, path)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", OF_RANKS)
 def test_a_cheat_of_ranks_is_caught_by_name(name: str, tmp_path: Path, two_ranks: RankGroup) -> None:
     case = Case(in_halves(tmp_path), f"support.cheats:{name}", {}, MODEL, TrainSpec(epochs=3, threads=1))
@@ -221,6 +224,7 @@ def test_a_cheat_of_ranks_is_caught_by_name(name: str, tmp_path: Path, two_ranks
         assert any(key == want[0] and re.fullmatch(want[1], text) for key, text in found["flags"]), found["flags"]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("method", SHIPPED)
 def test_a_shipped_method_is_not_caught(method: str, tmp_path: Path, two_ranks: RankGroup) -> None:
     data, spec = in_halves(tmp_path), TrainSpec(epochs=3, threads=1, eval_every=1, sampled_eval=True)
@@ -290,6 +294,7 @@ def test_threads_that_work_at_once_are_flagged(
         assert re.fullmatch(r"\d\.\d\d cores were busy in epochs, the rank has 1", text)
 
 
+@pytest.mark.slow
 def test_bytes_around_the_communicator_are_flagged(tmp_path: Path) -> None:
     graph = random_graph(3)
     data = on_disk(graph, np.arange(graph.nodes, dtype=np.int32) % 2, 2, False, tmp_path)

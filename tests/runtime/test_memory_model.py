@@ -213,6 +213,7 @@ TRAINED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_rehearsed_method_is_gone_before_the_training(tmp_path: Path) -> None:
     """Or there would be its features and batches through all of it."""
     graph = generators()["sbm"].make(nodes=400, degree=20, features=16, work=tmp_path)

@@ -158,6 +158,7 @@ def test_a_light_optimizer_is_torchs_to_the_last_bit(kind: type[torch.optim.Opti
     assert all(torch.equal(torch.as_tensor(value), torch.as_tensor(found[1][1][k])) for k, value in found[0][1].items())
 
 
+@pytest.mark.slow
 def test_no_training_imports_torchs_compiler(tmp_path: Path) -> None:
     data = on_disk(random_graph(3, 24, degree=3, features=4), np.arange(24) % 2, 2, False, tmp_path)
     models = {"gat": {"heads": 2}, "gcn": {}, "mixhop": {"order": 2}, "sage": {}}

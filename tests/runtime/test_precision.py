@@ -107,6 +107,7 @@ def test_it_follows_training_in_float32(method: str, outcomes: dict[tuple[str, s
 SENDING = {"full": {}, "bns-gcn": {"rate": 0.5}, "pipegcn": {}, "vrgcn": {"fanouts": 2, "batch_size": 10}}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("method", SENDING)
 def test_messages_of_half_the_bytes(method: str, tmp_path: Path) -> None:
     """Of embeddings and gradients alone, sent and received, byte for byte as the method says; evaluations are exact."""

@@ -58,6 +58,7 @@ def test_it_does_what_torchs_own_do(hub: Hub) -> None:
         store.get("a")
 
 
+@pytest.mark.slow
 def test_ranks_find_each_other(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", loopback())
     ranks = [

@@ -113,6 +113,7 @@ def draw_number(seed: int, depth: int, node: int) -> float:
     return float(uniform(np.uint64(stream(np.int64(stream(seed, depth) >> np.uint64(1)), node))))
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("weighted", [False, True])
@@ -260,6 +261,7 @@ def one_layer(graph: Directed, kind: str) -> tuple[Sample, np.ndarray, np.ndarra
     return lambda seed: sampler.sample(targets, [9], seed), targets, q, weights, inclusion(weights, 9)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("kind", ["ladies", "skewed", "fastgcn"])
 def test_poisson_draws(kind: str, norm: Propagation) -> None:
@@ -452,6 +454,7 @@ def test_neighbours_of_weight_0_are_no_candidates() -> None:
         assert sorted(batch.layers[0].sources) == [0, 2, 3]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layers", LAYERS)
 def test_batches_are_the_same_in_any_thread_and_order(kind: str, layers: Layers) -> None:

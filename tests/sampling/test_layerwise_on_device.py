@@ -108,6 +108,7 @@ def same_batch(found: LayerBatch, want: LayerBatch, topology: Topology) -> None:
         same(layer, host, topology)
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("norm", [MEAN, SYMMETRIC])
 @pytest.mark.parametrize("weighted", [False, True])

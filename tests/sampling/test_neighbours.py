@@ -76,6 +76,7 @@ def test_draws_of_two_targets_are_independent(case: Case) -> None:
         assert stats.chi2_contingency(seen).pvalue > 1e-4
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("fanout", [1, 4])
 def test_weighted_inclusion_is_exact_and_counts_its_inverse(case: Case, fanout: int) -> None:
     p = inclusion(abs(case.matrix) * NODE_WEIGHTS, fanout)

@@ -78,6 +78,7 @@ def test_layers_are_those_of_the_host(case: DrawCase) -> None:
         assert torch.equal(blocks[0].dst_scale, blocks[1].dst_scale)
 
 
+@pytest.mark.quick(1)
 def test_of_a_row_every_subset_is_as_likely(case: DrawCase) -> None:
     graph, degrees = GraphOnDevice.of(case.topology, CPU), np.diff(case.topology.indptr)
     node = int(np.flatnonzero((degrees >= 6) & (degrees <= 8))[0])

@@ -99,6 +99,7 @@ def laughs(lines: int) -> str:
     return "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, lines))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -88,6 +88,7 @@ def test_a_suite_bears_its_files_name_and_says_where_its_numbers_are_from(name: 
     assert suite.description
 
 
+@pytest.mark.quick(15)
 @pytest.mark.parametrize("name", [*NAMES, *PAPERS, "network"])
 def test_it_expands_without_data(name: str) -> None:
     assert trials(name)  # its claims are held against its trials here, too

@@ -45,6 +45,7 @@ def test_wheels_of_any_older_glibc_will_do() -> None:
     assert "manylinux_2_29_x86_64" not in names
 
 
+@pytest.mark.slow
 def test_a_bundle_installs_what_is_lacking_and_sees_the_rest(tmp_path: Path) -> None:
     """One package that is nowhere, one that this Python has already."""
     place, out = tmp_path / "wheels", tmp_path / "bundle"

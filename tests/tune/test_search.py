@@ -26,6 +26,7 @@ def chosen(found: list[Any]) -> dict[str, Any]:
     return {each.subject.method.name: (each.chosen.tried.point, each.chosen.study) for each in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", tiered(["random", "qmc", "tpe"], ["tpe"]))
 def test_a_search_that_was_killed_at_random_ends_as_one_that_was_not(sampler: str, tmp_path: Path) -> None:
     of = suite(sampler=sampler, studies=2, budget={"trials": 5})

@@ -63,6 +63,7 @@ def check_view(view: Path, edges: Edges, parts: list[int], count: int, train: se
     assert imbalance([row["boundary"] for row in rows]) == pytest.approx(balanced)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     n=st.integers(1, 12),
@@ -91,6 +92,7 @@ def test_view_is_what_sets_say(tmp_path_factory, n, density, directed, count, us
     assert len(list(paths.full.glob("rank*"))) == count
 
 
+@pytest.mark.quick(13)
 @pytest.mark.parametrize("method", ["metis", "random", "chunk", "file"])
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 4])

@@ -244,6 +244,7 @@ class Plain(Executor):
 """
 
 
+@pytest.mark.slow
 def test_a_plugin_brings_an_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_suite(tmp_path)
     (tmp_path / "plain.py").write_text(PLUGIN)

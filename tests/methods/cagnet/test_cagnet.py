@@ -125,6 +125,7 @@ def outcomes(by_world: Batches[int, list[list[RankOutcome]]]) -> Batches[tuple[i
     return Batches(run, *([(world, name) for name in names] for world in BYTES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", tiered(EXACT, [2]))
 def test_replicas_train_as_one_process(
     world: int, by_world: Batches[int, list[list[RankOutcome]]], single: list[RankOutcome]

@@ -97,6 +97,7 @@ def _holds(
     return counts
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("replication", [1, 2])
 @pytest.mark.parametrize("name", ["sage", "gat"])
 def test_bytes_are_of_the_rows_that_are_kept(tmp_path: Path, replication: int, name: str) -> None:

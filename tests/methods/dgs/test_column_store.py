@@ -49,6 +49,7 @@ def expected(data: Sharded, asked: Asked, rank: int) -> NDArray[np.float32]:
     return rows
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("world", "cache", "aside"), [(1, True, False), (2, False, True), (3, True, False)])
 def test_every_rank_reads_its_own_columns_and_tells_them_when_they_change(world: int, cache: bool, aside: bool) -> None:
     data, calls = sharded(world), changing(world)

@@ -212,6 +212,7 @@ def test_without_remote_nodes_nothing_is_explained(reports: dict[tuple[str, str]
         assert total(report, "explanations") == total(report, "guided_steps") == 0
 
 
+@pytest.mark.slow
 def test_training_finds_what_is_planted(tmp_path: Path) -> None:
     plant = planted(5)
     data = on_disk(plant.graph, plant.parts, 2, False, tmp_path)

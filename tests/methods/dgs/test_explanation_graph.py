@@ -32,6 +32,7 @@ def reached(adjacency: np.ndarray, inner: np.ndarray, hops: int) -> np.ndarray:
     return np.flatnonzero(within)
 
 
+@pytest.mark.slow
 def test_ranks_build_their_graphs(tmp_path: Path) -> None:
     data = [on_disk(g, PARTS, 2, False, tmp_path / g.name) for g in GRAPHS]
     cases = [Case(d, "graphsage", {}, ModelSpec(layers=2, hidden=4)) for d in data]

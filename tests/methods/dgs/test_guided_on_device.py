@@ -67,6 +67,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return DrawCase(tmp_path_factory.mktemp("graph"), NODES, request.param)
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("fanout", [0, 1, 3, 6, 100, -1])
 @pytest.mark.parametrize("deviation", [0.0, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("unbiased", [False, True], ids=["mean", "unbiased"])

@@ -59,6 +59,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Case(tmp_path_factory.mktemp("graph"), NODES, request.param)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("deviation", "unbiased"), [(0.0, False), (0.1, False), (0.1, True), (0.5, False), (0.5, True)]
 )
@@ -95,6 +96,7 @@ def test_all_neighbours_are_the_full_sum(case: Case, fanout: int, unbiased: bool
     np.testing.assert_array_equal(as_matrix(sample, NODES), case.matrix)
 
 
+@pytest.mark.quick(1)
 def test_without_deviation_they_are_draws_by_node_weight(case: Case) -> None:
     for seed, fanout in enumerate((1, 4, 8, -1)):
         ours = case.draw(ALL, fanout, seed, unbiased=True)

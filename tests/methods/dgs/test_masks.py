@@ -56,6 +56,7 @@ def trained(case: Case) -> GNN:
     return trainer.worker.model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "seeds"), [("sage", (0, 1)), ("gcn", (0, 1)), ("gat", (0,))])
 def test_masks_find_what_is_planted(name: str, seeds: tuple[int, ...], tmp_path: Path) -> None:
     """Areas under the ROC curve, by seed and rank; a gat of few features finds these least well."""

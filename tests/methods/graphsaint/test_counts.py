@@ -42,6 +42,7 @@ def counted(sampler: Recorder, draws: int, threads: int = 1, **options) -> Count
     return count(TOPOLOGY, sampler, Tables(NODES), draws, 5, threads, **options)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_counts_are_those_of_what_was_picked_whatever_threads_there_are(threads: int) -> None:
     """Of each draw a dense matrix of what is in it; one more draw than a whole round."""

@@ -15,6 +15,7 @@ EDGES = [(1, 2), (1, 3), (1, 4), (2, 3), (4, 5), (7, 8)]
 GRAPH = topology_of(10, EDGES)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("size", [1, 2, 3, 6, 9])
 def test_ends_come_as_often_as_edges_of_their_chances(size: int) -> None:
     """p_uv ~ 1/deg_u + 1/deg_v over all edges, drawn size // 2 times with replacement, and once at least."""

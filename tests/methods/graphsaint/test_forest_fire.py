@@ -37,6 +37,7 @@ def naive_fire(topology: Topology, size: int, burn: float, rng: random.Random) -
         queue += new
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("graph", "size", "burn"),
     [(GRAPH, 3, 0.7), (GRAPH, 4, 0.4), (GRAPH, 5, 0.95), (CLIQUE, 15, 0.9), (CLIQUE, 14, 0.98)],

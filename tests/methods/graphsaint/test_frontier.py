@@ -48,6 +48,7 @@ def naive_frontier(
 RULES: dict[str, dict[str, bool]] = {"roots": {}, "popped": {"roots": False}, "entered": {"entered": True}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cap", [None, 2])
 def test_the_first_node_is_popped_in_proportion_to_degrees_in_the_frontier(cap: int | None) -> None:
     """All pairs of uniform nodes."""
@@ -94,6 +95,7 @@ def test_roots_are_of_nodes_that_are_hardly_ever_popped_too() -> None:
     assert max(seldom["sampler", rule] for rule in ("roots", "entered")) < 0.02
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("topology", "size", "frontier", "enlargement", "cap"),
     [

@@ -255,6 +255,7 @@ def test_a_plan_says_what_the_host_draws_for_a_gpu(options: dict[str, Any], why:
     assert GraphSAINT.option_warnings(asked, case) == []
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("method", "options", "remark"),
     [

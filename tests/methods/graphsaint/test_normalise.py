@@ -158,6 +158,7 @@ def scores(sampler: Subgraphs, weighted: bool) -> tuple[NDArray[np.float64], flo
     return error[varies] / deviation[varies], float((losses.mean() - X[seen].sum()) / spread)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", NODE_SAMPLERS)
 def test_counted_chances_make_aggregation_and_loss_unbiased(name: str) -> None:
     weighted = name == "skewed"
@@ -180,6 +181,7 @@ class Transposed(CountedChances):
         return replace(batch, layer=layer)
 
 
+@pytest.mark.slow
 def test_the_z_test_sees_chances_that_are_left_out_or_another_nodes() -> None:
     topology, tables, pick = TOPOLOGIES[True], Tables(NODES), Skewed()
     counts = count(topology, pick, tables, COUNTED, 3, 1)

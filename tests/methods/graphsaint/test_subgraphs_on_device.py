@@ -58,6 +58,7 @@ SAMPLERS: dict[str, Callable[[Topology], NodeSampler]] = {
 }
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("name", tiered(SAMPLERS, SAMPLERS.keys() - {"walkers to all"}))
 @pytest.mark.parametrize("degree", [0.5, 6])
 def test_nodes_are_those_of_the_kernel(name: str, degree: float) -> None:

@@ -66,6 +66,7 @@ def test_sets_of_short_walks_come_as_often_as_all_walks_there_are_say(size: int,
     assert_chances(drawn(WalkSampler(GRAPH, size, length=length), DRAWS), chances)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("size", "walkers"), [(4, 1), (4, 2), (5, 3), (2, 7)])
 def test_sets_of_walkers_in_turn_come_as_often_as_in_plain_python(size: int, walkers: int) -> None:
     """Among them those that need a walker to leave the triangle, or the node without neighbours."""

@@ -129,6 +129,7 @@ def moment_bytes(trace: Trace, item: int) -> int:
     return next(moment.nbytes for moment in trace.moments if moment.item == item)
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_dynamic_programming_moves_the_fewest_bytes_of_all_choices(seed: int) -> None:
     trace = make_trace(seed, 5)
@@ -145,6 +146,7 @@ def test_dynamic_programming_moves_the_fewest_bytes_of_all_choices(seed: int) ->
     assert moved == sorted(moved, reverse=True)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", tiered(range(10), range(6, 10)))
 def test_dynamic_programming_is_the_optimum_of_long_steps(seed: int) -> None:
     trace = make_trace(seed, 18)
@@ -156,6 +158,7 @@ def test_dynamic_programming_is_the_optimum_of_long_steps(seed: int) -> None:
         assert found == want if plan.best else found >= want
 
 
+@pytest.mark.quick(19)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_least_recently_used_moves_what_a_cache_would(seed: int) -> None:
     trace = make_trace(seed, 12)

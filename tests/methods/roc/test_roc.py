@@ -147,6 +147,7 @@ def test_under_the_least_budget_every_saved_matrix_leaves_once_and_comes_back_on
     assert {layer: size for layer, size in out.items() if size} == {k: EPOCHS * v for k, v in away.items()}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("policy", ["dp", "lru"])
 @pytest.mark.parametrize("model", ["sage", "gcn", "gat", "mixhop"])
 def test_an_epoch_moves_and_holds_what_was_planned(model: str, policy: str, alone: OnDisk) -> None:

@@ -52,6 +52,7 @@ def formula(dense: np.ndarray, drawn: np.ndarray, model: str, history: np.ndarra
     return factor[:, None] * (off * drawn) @ (FRESH - history) + off @ history + own @ FRESH
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("model", NORMS)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_block_is_the_formula_of_the_control_variate(model: str, weighted: bool) -> None:
