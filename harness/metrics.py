@@ -18,7 +18,19 @@ from harness.errors import UserError, nearest
 from harness.registry import Registered, Registry
 
 Phase = Literal[
-    "sample", "fetch", "forward", "backward", "comm", "wait", "reduce", "optimize", "explain", "swap", "check", "other"
+    "sample",
+    "fetch",
+    "forward",
+    "backward",
+    "compress",
+    "comm",
+    "wait",
+    "reduce",
+    "optimize",
+    "explain",
+    "swap",
+    "check",
+    "other",
 ]
 PHASES: tuple[str, ...] = get_args(Phase)
 HOST_PHASES = ("sample", "fetch", "explain")
@@ -26,7 +38,7 @@ HOST_PHASES = ("sample", "fetch", "explain")
 Purpose = Literal["feature", "embedding", "gradient", "model", "control", "swap"]
 PURPOSES: tuple[str, ...] = get_args(Purpose)
 SUMS = {  # what BNS-GCN and the papers after it report, as sums of phases
-    "compute": ("sample", "fetch", "forward", "backward", "optimize", "explain", "check", "other"),
+    "compute": ("sample", "fetch", "forward", "backward", "compress", "optimize", "explain", "check", "other"),
     "communication": ("comm", "swap"),
     "wait": ("wait",),
     "reduce": ("reduce",),

@@ -401,7 +401,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         moved = case.count("history_nodes") + case.count("written_nodes")
         calls = 2 * len(remembered) * case.steps
         return sent | {
-            "embedding": moved * sum(widths) * case.message,
+            "embedding": moved * sum(widths) * case.itemsize,
             "control": sent["control"] + 4 * moved + 8 * case.pairs * calls,
         }
 

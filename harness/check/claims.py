@@ -221,7 +221,6 @@ def _case(run: CheckRun) -> BytesCase:
     graph, itemsize = run.tiny.graph, run.spec.itemsize
     return BytesCase(
         epoch=0, parts=run.world, boundary=run.tiny.boundary(), nodes=run.tiny.seen().size, itemsize=itemsize,
-        message_itemsize=run.spec.message_itemsize,
         model=GNN(run.network, graph.features.shape[1], graph.num_classes, seed=0, dtype=torch.float32),
         label_bytes=graph.num_classes * itemsize if graph.multilabel else 8, weighted=graph.weights is not None,
     )  # fmt: skip

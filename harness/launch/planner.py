@@ -227,7 +227,7 @@ def sent(trial: TrialConfig, graph: DatasetInfo, model: Architecture, boundary: 
     # Behind the epochs that only begin something.
     case = BytesCase(
         spec.epochs + EPOCHS, trial.partition.parts, boundary, graph.nodes, model, itemsize=spec.itemsize,
-        message_itemsize=spec.message_itemsize, weighted=False,
+        weighted=False,
     )  # fmt: skip
     case = replace(case, stats=method.expected_stats(options, case))
     own = method.bytes_per_epoch(options, case)

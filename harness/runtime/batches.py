@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, is_dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -218,7 +219,7 @@ T = TypeVar("T")
 
 
 class Pending(Generic[T]):
-    """Work under way; `count` is called when it is waited for.
+    """Work under way; when it is waited for `count` is called, and `finish` makes the result of what the work returned.
 
     `admit`: to be called by the trainer, which has the work exchange from now on where ranks need one order of
     collectives (see `CollectiveOrder`); waiting for it does so, too.
@@ -230,8 +231,9 @@ class Pending(Generic[T]):
         future: Future[T],
         count: Callable[[], None] = lambda: None,
         admit: Callable[[], None] = lambda: None,
+        finish: Callable[[T], T] | None = None,
     ) -> None:
-        self._comm, self._future, self._count, self.admit = comm, future, count, admit
+        self._comm, self._future, self._count, self.admit, self._finish = comm, future, count, admit, finish
 
     def result(self) -> T:
         """Return the result, or raise, in another thread than the trainer's: nothing is charged or counted."""
@@ -253,7 +255,7 @@ class Pending(Generic[T]):
                 if tensor.device.type == self._comm.device.type:  # what guides draws may be the host's
                     kind.hold(tensor)
         self._count()
-        return result
+        return result if self._finish is None else self._finish(result)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -332,13 +334,17 @@ class Background:
 
         The bytes are counted at once, as overlapped.
         """
-        comm, out = self._comm, rows.new_empty((sum(recv_counts), *rows.shape[1:]))
-        comm.count_rows(rows, send_counts, recv_counts, purpose, layer, direction, overlapped=True)
+        comm, finish = self._comm, None
+        if (packed := comm.pack(rows, purpose, layer, direction)) is not None:
+            finish = partial(comm.unpack, out=rows.new_empty((sum(recv_counts), *rows.shape[1:])))
+        sent = rows if packed is None else packed
+        out = sent.new_empty((sum(recv_counts), *sent.shape[1:]))
+        comm.count_rows(sent, send_counts, recv_counts, purpose, layer, direction, overlapped=True)
 
         def move(aside: Communicator) -> Tensor:
-            return aside.exchange_rows(rows, send_counts, recv_counts, purpose=purpose, out=out)
+            return aside.exchange_rows(sent, send_counts, recv_counts, purpose=purpose, out=out)
 
-        started = self._submit(move, Traffic())
+        started = self._submit(move, Traffic(), finish=finish)
         started.admit()
         return started
 
@@ -382,7 +388,11 @@ class Background:
             self._comm.traffic.absorb(traffic)
 
     def _submit(
-        self, work: Callable[[Communicator], T], traffic: Traffic, count: Callable[[], None] = lambda: None
+        self,
+        work: Callable[[Communicator], T],
+        traffic: Traffic,
+        count: Callable[[], None] = lambda: None,
+        finish: Callable[[T], T] | None = None,
     ) -> Pending[T]:
         position, order = OrderedWork(), self._comm.order
         if order is not None:
@@ -406,7 +416,7 @@ class Background:
                 clock.settle()
             return result
 
-        return Pending(self._comm, self._thread.submit(do), count, lambda: self.admit(position))
+        return Pending(self._comm, self._thread.submit(do), count, lambda: self.admit(position), finish)
 
 
 class AsideClock(Clock):

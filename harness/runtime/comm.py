@@ -23,11 +23,12 @@ from harness.runtime.job import ProgressBeacon
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from harness.runtime.codec import Codec
+
 Direction = Literal["forward", "backward", "none"]
 Scope = Literal["setup", "compile", "epoch", "eval"]
 
-# Purposes whose rows a lower precision of messages rounds: input features are sent as they were read.
-ROUNDED: tuple[Purpose, ...] = ("embedding", "gradient")
+CODED: tuple[Purpose, ...] = ("feature", "embedding", "gradient")  # whose rows a codec packs
 
 
 @dataclass(frozen=True)
@@ -182,13 +183,13 @@ class Communicator:
         clock, traffic: what time is charged to, and what counts bytes.
         group: process group of all ranks; None: the one that they joined first.
         timeout_s: seconds that exchanges in groups made later wait for peers.
-        message: dtype in which `exchange_rows` sends embeddings and their gradients; None: as they are.
         beacon: notes when a collective begins and ends.
         order: of the communicator that this one was made from (`aside`).
 
     Attributes:
         by_sockets: whether all that passes here passes TCP sockets of this process.
         order: the order in which this rank's threads start collectives; None where that is no matter, as with gloo.
+        codec: what packs the rows that `exchange_rows` sends; None: they are sent as they are.
         work: the work whose position in it this communicator's exchanges have; None: the trainer's.
     """
 
@@ -201,11 +202,11 @@ class Communicator:
         traffic: Traffic,
         group: dist.ProcessGroup | None = None,
         timeout_s: float = 300,
-        message: torch.dtype | None = None,
         beacon: ProgressBeacon | None = None,
         order: CollectiveOrder | None = None,
     ) -> None:
-        self.rank, self.world, self.device, self.message, self._beacon = rank, world, device, message, beacon
+        self.rank, self.world, self.device, self._beacon = rank, world, device, beacon
+        self.codec: Codec | None = None
         self._timeout = timedelta(seconds=timeout_s)
         self.clock, self.traffic, self._group = clock, traffic, group
         self._gloo = self.by_sockets = world > 1 and dist.get_backend() == "gloo"
@@ -239,7 +240,7 @@ class Communicator:
             layer: graph layer, -1 where none applies.
             direction: forward or backward pass.
             out: [sum(recv_counts), ...], contiguous: where to receive; allocated if None.
-            exact: values are sent as they are, whatever the purpose.
+            exact: rows are sent as they are, not packed by the codec.
 
         Returns:
             `out`, grouped by sender in rank order.
@@ -248,15 +249,18 @@ class Communicator:
             out = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
         if self.world == 1:
             return out.copy_(rows)
-        dtype = rows.dtype if exact else self.sent_as(rows, purpose)
-        self.count_rows(rows, send_counts, recv_counts, purpose, layer, direction, exact=exact)
+        packed = None if exact else self.pack(rows, purpose, layer, direction)
+        if packed is not None:
+            arrived = self.exchange_rows(
+                packed, send_counts, recv_counts, purpose=purpose, layer=layer, direction=direction, exact=True
+            )
+            return self.unpack(arrived, out)
+        self.count_rows(rows, send_counts, recv_counts, purpose, layer, direction)
         self._align()
         with self.clock.phase("comm"), self._collective():
-            source, target = rows.to(dtype).contiguous(), out
+            source, target = rows.contiguous(), out
             if self._staged:
-                source, target = self._on_host(source), self._kind.pinned(*out.shape, dtype=dtype)
-            elif dtype != out.dtype:
-                target = torch.empty(out.shape, dtype=dtype, device=source.device)
+                source, target = self._on_host(source), self._kind.pinned(*out.shape, dtype=out.dtype)
             self._take_turn()
             if self._gloo:
                 self._swap(target.split(list(recv_counts)), source.split(list(send_counts)))
@@ -279,20 +283,27 @@ class Communicator:
         layer: int,
         direction: Direction,
         *,
-        exact: bool = False,
         overlapped: bool = False,
     ) -> None:
-        """Count what `exchange_rows` of these arguments moves."""
-        dtype = rows.dtype if exact else self.sent_as(rows, purpose)
-        width = dtype.itemsize * math.prod(rows.shape[1:])
+        """Count what `exchange_rows` of these arguments moves, as they are."""
+        width = rows.element_size() * math.prod(rows.shape[1:])
         for peer in range(self.world):
             if peer != self.rank and (send_counts[peer] or recv_counts[peer]):
                 sent, received = send_counts[peer] * width, recv_counts[peer] * width
                 self.traffic.count(purpose, layer, direction, peer, sent, received, overlapped=overlapped)
 
-    def sent_as(self, rows: Tensor, purpose: Purpose) -> torch.dtype:
-        """Return what the values of rows with this purpose are sent as."""
-        return rows.dtype if self.message is None or purpose not in ROUNDED else self.message
+    def pack(self, rows: Tensor, purpose: Purpose, layer: int, direction: Direction) -> Tensor | None:
+        """Return what rows with this purpose are sent as, uint8 [n, bytes]; None where they are not packed."""
+        if self.codec is None or purpose not in CODED or self.world == 1 or not rows.is_floating_point():
+            return None
+        with self.clock.phase("compress"):
+            return self.codec.encode(rows, purpose, layer, direction)
+
+    def unpack(self, packed: Tensor, out: Tensor) -> Tensor:
+        """Return `out`, filled with the rows that arrived packed."""
+        assert self.codec is not None
+        with self.clock.phase("compress"):
+            return self.codec.decode(packed, out)
 
     def _swap(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
         """Send and receive at once; gloo's own all-to-all may send all before it lets the peer send."""
@@ -317,7 +328,7 @@ class Communicator:
             group = self._spare.pop(0) if self._spare else dist.new_group(timeout=self._timeout)
         return Communicator(
             self.rank, self.world, self.device, clock, Traffic(), group,
-            message=self.message, beacon=self._beacon, order=self.order,
+            beacon=self._beacon, order=self.order,
         )  # fmt: skip
 
     def give_back(self, aside: Communicator) -> None:

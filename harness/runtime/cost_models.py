@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from harness.graph.spmm import engine_problem
 from harness.models.architecture import Architecture, eq3_values, evaluation_values, training_values
 from harness.models.layer import BlockSize
+from harness.runtime.codec import CodecName, row_bytes
 from harness.runtime.evaluation import pieces
 from harness.runtime.run_config import EVALUATION_MIB, MiniBatchOptions, NodeBatchOptions
 from harness.sampling.layerwise import Layers
@@ -37,7 +38,6 @@ class BytesCase:
     steps: int = 1  # of the epoch, the same number on each rank
     stats: Mapping[str, float] = field(default_factory=dict)  # the epoch's `Step.stats`, summed over steps and ranks
     itemsize: int = 4  # bytes of a value
-    message_itemsize: int | None = None  # of an embedding's or gradient's, as it is sent; None: the same
     label_bytes: int = 8  # of a node's label: 8, or a value for each class
     weighted: bool = False  # edges have weights
 
@@ -45,11 +45,6 @@ class BytesCase:
     def pairs(self) -> int:
         """P (P - 1), the pairs of a sender and a receiver."""
         return self.parts * (self.parts - 1)
-
-    @property
-    def message(self) -> int:
-        """Bytes of an embedding's or gradient's value, as it is sent."""
-        return self.itemsize if self.message_itemsize is None else self.message_itemsize
 
     def reduced(self, parameters: int) -> int:
         """Return the bytes of an epoch's all-reduces of so many gradients and a loss: a ring's, of all ranks."""
@@ -61,12 +56,12 @@ class BytesCase:
 
     def boundary_rows(
         self, rows: int, *, backward: int | None = None, header: int = 0, precompute: bool = False,
-        transform_first: bool = False,
+        transform_first: bool = False, codec: CodecName = "none",
     ) -> Bytes:  # fmt: skip
         """Return the bytes of a full-graph method whose ranks are sent `rows` rows in each layer.
 
         Forward rows * width * itemsize in each layer (in mixhop in each hop), width that of its input;
-        backward the same in all layers but the first. Behind the first it is `message` bytes a value.
+        backward the same in all layers but the first.
 
         Args:
             rows: that all ranks together receive, forward.
@@ -74,6 +69,7 @@ class BytesCase:
             header: bytes that are sent with each row.
             precompute: the first exchange is left out.
             transform_first: H W is sent where that is fewer bytes, in the first layer backward too.
+            codec: what the rows are packed by: `row_bytes` for width * itemsize.
         """
         backward = rows if backward is None else backward
         sent = {"feature": 0, "embedding": 0, "gradient": 0}
@@ -82,13 +78,11 @@ class BytesCase:
             transformed = transform_first and self.model.transforms_first(block)
             values = layer.transformed if transformed else width
             if block or not precompute:
-                if block:
-                    sent["embedding"] += rows * (values * self.message + header)
-                else:
-                    sent["feature"] += rows * (values * self.itemsize + header)
+                row = row_bytes(codec, values, self.itemsize) + header
+                sent["embedding" if block else "feature"] += rows * row
                 # No row of the first layer depends on a weight, unless it is H W that is sent.
                 learnt = block >= self.model.hops or transformed
-                sent["gradient"] += backward * (values * self.message + header) if learnt else 0
+                sent["gradient"] += backward * row if learnt else 0
         return sent
 
     def mini_batch(self, options: MiniBatchOptions, *, labels: bool = False, width: int | None = None) -> Bytes | None:
@@ -165,8 +159,9 @@ class MemoryCase:
     most_edges: Callable[[int], int] | None = None  # of so many rows of the graph, where it is there to be read
 
     def full_graph(
-        self, *, kept: float = 1, precompute: bool = False, transform_first: bool = False, stored: bool = True
-    ) -> Components:
+        self, *, kept: float = 1, precompute: bool = False, transform_first: bool = False, stored: bool = True,
+        codec: CodecName = "none",
+    ) -> Components:  # fmt: skip
         """Return the components of a method whose layers run on the inner nodes and a share of the boundary.
 
         - "layers (Eq. 3)": sum over layers of (3 n_in + n_bd) * input width, n_bd = 0 for linear ones (Eq. 3
@@ -181,6 +176,7 @@ class MemoryCase:
             precompute: the first layer's aggregation is kept, and neither exchanged nor computed again.
             transform_first: H W is exchanged where it is narrower.
             stored: evaluations find the edges of the whole part in memory.
+            codec: the widest exchanged rows are there as bytes too, sent and received ones.
         """
         sampled = kept < 1 and self.parts > 1
         part = self.train.sampled(kept) if sampled else self.train
@@ -191,11 +187,13 @@ class MemoryCase:
         )  # fmt: skip
         features = self.train.inner * self.model.widths[0][0] * self.itemsize
         whole = self.matrices(self.train.block) if sampled else 0
+        widest = max(width for width, _ in self.model.widths[precompute:]) if self.model.depth > precompute else 0
         return {
             "input features": features,
             **({"aggregated features": features} if precompute else {}),
             "labels": self._labels(self.train.inner + self.train_nodes),
             **self._layers(blocks, peak),
+            **({} if codec == "none" else {"packed rows": 2 * part.boundary * row_bytes(codec, widest, self.itemsize)}),
             "adjacency": self.matrices(part.block) + whole,
             "weights and optimizer": self._weights(),
             **self._evaluation(peak, stored=stored and not self.inductive),

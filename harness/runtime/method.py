@@ -13,6 +13,7 @@ from harness.errors import UserError
 from harness.graph.block import Block
 from harness.metrics import PURPOSES, Metric, as_declared
 from harness.registry import Registered, Registry
+from harness.runtime.codec import Codec
 from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase, PartSize, uses_torch
 from harness.runtime.optimizers import optimizer_of
 from harness.runtime.run_config import FullGraphOptions, MethodOptions
@@ -233,10 +234,10 @@ def case_of(worker: Worker) -> MemoryCase:
 
 def bytes_case_of(worker: Worker, *, epoch: int, steps: int, stats: Mapping[str, float]) -> BytesCase:
     """Return what the bytes of an epoch of a trial depend on."""
-    meta, train, itemsize = worker.partition.meta, worker.job.config.train, worker.dtype.itemsize
+    meta, itemsize = worker.partition.meta, worker.dtype.itemsize
     return BytesCase(
         epoch=epoch, parts=worker.world, boundary=sum(row["boundary"] for row in meta["table"][: worker.world]),
-        nodes=meta["nodes"], itemsize=itemsize, message_itemsize=train.message_itemsize, model=worker.model,
+        nodes=meta["nodes"], itemsize=itemsize, model=worker.model,
         label_bytes=worker.model.outputs * itemsize if worker.multilabel else 8, weighted=meta["weighted"],
         steps=steps, stats=stats,
     )  # fmt: skip
@@ -277,10 +278,17 @@ class FullGraphMethod(Method[FullGraphOptionsT]):
         super().__init__(worker, options)
         _ = worker.features  # read in set-up, as by methods of other families
         self.aggregated = worker.aggregate_features() if options.precompute else None
+        worker.comm.codec = None if options.codec == "none" else Codec(options.codec, feedback=options.feedback)
+        self._fed_back: Block | None = None
 
     def step_on(self, block: Block, exchange: Exchange | None, **others: Any) -> Step:
         """Return the step of which all layers run on `block`, from the inner nodes on, with `others` of its fields."""
         worker = self.worker
+        if self.options.feedback:
+            if self._fed_back not in (None, block):
+                what = "the method exchanges other rows in each step, which have lost nothing"
+                raise UserError(what, key="feedback", fix="leave it out")
+            self._fed_back = block
         usual: dict[str, Any] = {"inputs": worker.features.inner, "aggregated": self.aggregated}
         return Step(
             blocks=[block] * worker.model.depth, loss=worker.train_loss, exchange=exchange,

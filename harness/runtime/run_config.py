@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from harness.models.layer import ModelSpec, Products
+from harness.runtime.codec import CodecName
 from harness.spec import PluginSource, Presets, Spec, of_presets, with_options
 
 Timing = Literal["plain", "breakdown", "wall", "off"]
@@ -58,11 +59,28 @@ class FullGraphOptions(MethodOptions):
         False, description="exchange and aggregate the input features once, before the first epoch"
     )
     transform_before_exchange: bool = Field(False, description="exchange H W instead of H where that is fewer bytes")
+    codec: CodecName = Field(
+        "none",
+        description="how rows and gradients are packed for an exchange, see `Codec`; evaluations are not",
+        exclude_if=lambda codec: codec == "none",
+    )
+    feedback: bool = Field(
+        False,
+        description="add what a row lost by the codec to the same row of the next epoch",
+        exclude_if=lambda feedback: not feedback,
+    )
+
+    @model_validator(mode="after")
+    def _fed_back_what_is_lost(self) -> Self:
+        if self.feedback and self.codec == "none":
+            raise ValueError("feedback: without a codec no row loses anything: set `codec`, or leave it out")
+        return self
 
     @property
-    def for_costs(self) -> dict[str, bool]:
+    def for_costs(self) -> dict[str, Any]:
         """What `BytesCase.boundary_rows` and `MemoryCase.full_graph` take of them."""
-        return {"precompute": self.precompute, "transform_first": self.transform_before_exchange}
+        whole = {"precompute": self.precompute, "transform_first": self.transform_before_exchange}
+        return whole | {"codec": self.codec}
 
 
 class MiniBatchOptions(MethodOptions):
@@ -171,9 +189,6 @@ class TrainSpec(Spec):
         "float32",
         description="of features, weights, messages; bf16: float32, but for the operands of training's dense products",
     )
-    message_precision: Literal["same", "bf16"] = Field(
-        "same", description="of the embeddings and gradients that training exchanges; bf16: half the bytes of float32"
-    )
     inductive: bool | None = Field(None, description="train on the training subgraph only; default: the data set's")
     cores: int | None = Field(
         None, ge=1, description="cores that a rank is pinned to, helpers' threads included; default: cores / ranks"
@@ -233,6 +248,8 @@ class TrainSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _names_with_options(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("message_precision") == "same":  # in records of before `codec`
+            data = {key: value for key, value in data.items() if key != "message_precision"}
         return with_options(with_options(data, "optimizer", "optimizer_options"), "schedule", "schedule_options")
 
     @model_validator(mode="after")
@@ -258,11 +275,6 @@ class TrainSpec(Spec):
     def itemsize(self) -> int:
         """Bytes of a stored value."""
         return 8 if self.stored == "float64" else 4
-
-    @property
-    def message_itemsize(self) -> int:
-        """Bytes of a value of the embeddings and gradients that are exchanged."""
-        return 2 if self.message_precision == "bf16" else self.itemsize
 
     @property
     def scored(self) -> bool:

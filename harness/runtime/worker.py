@@ -73,7 +73,7 @@ class Worker:
             self.beacon = ProgressBeacon(job.out, rank)
             self.comm = Communicator(
                 rank, world, self.device, self.clock, self.traffic, timeout_s=job.collective_timeout_s,
-                message=torch.bfloat16 if config.train.message_precision == "bf16" else None, beacon=self.beacon,
+                beacon=self.beacon,
             )  # fmt: skip
             self.interface = os.environ.get("GLOO_SOCKET_IFNAME") if world > 1 else None
             self.check: TrafficCheck | None = None
@@ -148,6 +148,7 @@ class Worker:
             "beside": self.clock.background,
             "meters": self.meters.state(),
             "check": self.check and self.check.sums,
+            "codec": self.comm.codec and self.comm.codec.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -161,6 +162,8 @@ class Worker:
         self.meters.restore(state["meters"])
         if self.check is not None and state["check"] is not None:
             self.check.sums = state["check"]
+        if self.comm.codec is not None:
+            self.comm.codec.restore(state["codec"], self.device)
         self.rng.bit_generator.state = state["rng"]
         _set_global_generators(state["others"])
         torch.set_rng_state(state["torch"])

@@ -40,7 +40,7 @@ LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defau
     "train.final_eval": True,
     "train.cores": None,
     "train.products": "auto",
-    "train.message_precision": "same",
+    "train.message_precision": "same",  # of before `codec`
     "train.cuda_graphs": False,
     "train.schedule": "constant",
     "train.optimizer_options": {},

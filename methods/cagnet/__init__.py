@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Metric, Step, UserError, Worker, torch
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Metric, Step, Worker, torch
 from harness import numpy as np
 from harness.plugin import BlockSize, BoundarySampler, Loss, MemoryCase, PartSize, sample_boundary, upload
 
@@ -27,6 +27,12 @@ class CAGNETOptions(FullGraphOptions):
     sampler: BoundarySampler = Field(
         "bernoulli", description="each such row with probability p, or exactly round(p n) of each owner's n"
     )
+
+    @model_validator(mode="after")
+    def _broadcasts_rows_as_they_are(self) -> Self:
+        if self.codec != "none":
+            raise ValueError("codec: cagnet's ranks hold copies that are equal bit for bit: leave it out")
+        return self
 
 
 class CAGNET(FullGraphMethod[CAGNETOptions]):
@@ -73,12 +79,6 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
 
     def __init__(self, worker: Worker, options: CAGNETOptions) -> None:
         rank_groups(options.replication, worker.world)  # a user's mistake ends the trial before anything is sent
-        if worker.job.config.train.message_precision != "same":
-            raise UserError(
-                "cagnet's ranks hold copies that are equal bit for bit, and broadcast rows as they are",
-                key="train.message_precision",
-                fix="leave it at same, or leave cagnet out",
-            )
         super().__init__(worker, options)
         sizes = [row["inner"] for row in worker.partition.meta["table"][: worker.world]]
         job = worker.job

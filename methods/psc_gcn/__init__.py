@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from harness import Bytes, BytesCase, Metric, Step, Worker, torch
 from harness import numpy as np
@@ -58,6 +58,12 @@ class PSCOptions(PipelinedOptions):
     refresh: int = Field(10, ge=1, description="iterations between refreshes of probabilities and cache")
     cache: CachePolicy = Field("inclusion", description="which boundary nodes' input features are kept")
     capacity: float = Field(0.3, ge=0, le=1, description="cached share of the boundary nodes")
+
+    @model_validator(mode="after")
+    def _feeds_back_to_the_same_rows(self) -> Self:
+        if self.feedback and (self.rate < 1 or self.cache != "none"):
+            raise ValueError("feedback: what is drawn or cached changes the rows that are sent: leave it out")
+        return self
 
 
 class PSCGCN(PipelinedMethod[PSCOptions]):
@@ -164,7 +170,7 @@ class BoundaryCache:
         halo = inputs.halo
         fetched = comm.exchange_rows(
             features.index_select(0, halo.send_index), halo.send_counts, halo.recv_counts,
-            purpose="feature", layer=0, direction="forward",
+            purpose="feature", layer=0, direction="forward", exact=True,
         )  # fmt: skip
         at_peers = torch.zeros_like(self.at_peers).index_fill(0, wanted.entries, True)
         slot = torch.full_like(self.slot, -1)

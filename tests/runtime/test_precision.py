@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from support.ranks import run_ranks
 
-from harness.check.claims import bytes_differences, lost_bytes
-from harness.check.graphs import TinyGraphs, on_disk, random_graph
-from harness.check.runs import CheckRun, Subject
+from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, RankOutcome, train
-from harness.errors import UserError
 from harness.models.functional import ROUNDED_ROWS, Linear
 from harness.models.gnn import GNN
 from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
-from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.run_config import TrainSpec
 
 EPOCHS = 8
@@ -102,46 +97,6 @@ def test_it_follows_training_in_float32(method: str, outcomes: dict[tuple[str, s
     # Rows, gradients and the all-reduce stay in float32.
     for one, other in zip(plain.traffic, rounded.traffic, strict=True):
         assert one == other
-
-
-SENDING = {"full": {}, "bns-gcn": {"rate": 0.5}, "pipegcn": {}, "vrgcn": {"fanouts": 2, "batch_size": 10}}
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("method", SENDING)
-def test_messages_of_half_the_bytes(method: str, tmp_path: Path) -> None:
-    """Of embeddings and gradients alone, sent and received, byte for byte as the method says; evaluations are exact."""
-    model = ModelSpec(layers=3, hidden=8, dropout=0)
-    specs = [
-        TrainSpec(epochs=3, optimizer="sgd", lr=0.05, message_precision=sent, threads=1) for sent in ("same", "bf16")
-    ]
-    graphs, subject = TinyGraphs(tmp_path), Subject(method)
-    runs = [CheckRun(subject, SENDING[method], graphs.get("transductive", 2), 2, "sage", model, spec) for spec in specs]
-    by_rank = run_ranks(train, 2, [run.case for run in runs])
-    plain, rounded = ([rank[k] for rank in by_rank] for k in range(2))
-    for run, ranks in zip(runs, (plain, rounded), strict=True):
-        assert bytes_differences(REGISTERED.load(method), run, ranks) == []
-        assert lost_bytes(run, ranks) == []
-    for purpose, factor in (("embedding", 2), ("gradient", 2), ("feature", 1), ("model", 1), ("control", 1)):
-        sent = [sum(o.rows[-1][f"bytes_{purpose}"] for o in ranks) for ranks in (plain, rounded)]
-        assert sent[0] == factor * sent[1]
-    assert sum(row["bytes_embedding"] for row in rounded[0].rows) > 0
-    evaluated = [
-        sum(row["sent_bytes"] for row in ranks[0].traffic if row["scope"] == "eval") for ranks in (plain, rounded)
-    ]
-    assert evaluated[0] == evaluated[1] > 0
-    losses = [[row["loss"] for row in ranks[0].rows] for ranks in (plain, rounded)]
-    assert losses[0] != losses[1]
-    assert losses[1] == pytest.approx(losses[0], rel=LOSS)
-    for name, weight in rounded[0].after.items():
-        np.testing.assert_array_equal(weight, rounded[1].after[name])
-
-
-def test_cagnet_refuses_rounded_messages(tmp_path: Path) -> None:
-    data = on_disk(random_graph(5), np.zeros(60, int), 1, False, tmp_path)
-    case = Case(data, "cagnet", {}, ModelSpec(layers=1), TrainSpec(epochs=1, message_precision="bf16", threads=1))
-    with pytest.raises(UserError, match=r"train\.message_precision: cagnet's ranks hold copies"):
-        case.trainer(0, 1)
 
 
 @pytest.mark.parametrize("method", METHODS)
