@@ -27,6 +27,7 @@ MORE: dict[str, list[dict[str, Any]]] = {  # options with statistics of their ow
     "clustergcn": [{"clusters": 6, "per_batch": 2}],
     "graphsage": [{"cache": "degree", "capacity": 0.5}],
     "dgs": [{}],
+    "local": [{}],
     "roc": [{}],
 }
 CASES = [(name, METHODS.load(name).unbiased or METHODS.load(name).exact or {}) for name in METHODS.names()]
