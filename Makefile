@@ -25,7 +25,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 test: $(VENV)/.ready-test  ## Install and run the quick tests: a few minutes, each part of the code once.
 	$(PYTEST) -m "not slow"
 
-test-slow: $(VENV)/.ready-test  ## Run the slow tests: whole runs, faults, clusters, browsers (SHARE=0/3: of a third of the files).
+test-slow: $(VENV)/.ready-test  ## Run the slow tests: whole runs, faults, clusters, browsers (SHARE=0/6: of a sixth of the files).
 	$(PYTEST) -m slow $(if $(SHARE),--share $(SHARE))
 
 test-all: $(VENV)/.ready-test  ## Run all tests, quick and slow.
