@@ -68,6 +68,7 @@ from .runtime.external import CommandOptions as CommandOptions
 from .runtime.features import FeatureStore as FeatureStore
 from .runtime.features import HostStore as HostStore
 from .runtime.features import Plan as Plan
+from .runtime.features import RankRows as RankRows
 from .runtime.features import RowPlan as RowPlan
 from .runtime.features import RowStore as RowStore
 from .runtime.features import choose as choose
@@ -145,4 +146,5 @@ from .sampling.subgraphs import induce_on_device as induce_on_device
 from .sampling.subgraphs import induced as induced
 from .sampling.subgraphs import missing_degree as missing_degree
 from .sampling.subgraphs import missing_degree_on_device as missing_degree_on_device
+from .sampling.subgraphs import within as within
 from .spec import Presets as Presets

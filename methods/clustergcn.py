@@ -13,20 +13,18 @@ from harness import numpy as np
 from harness.plugin import (
     Batch,
     Block,
-    Communicator,
     FeatureStore,
     GraphOnDevice,
     HostStore,
     LayerSample,
     MemoryCase,
     MiniBatchOptions,
-    Plan,
+    RankRows,
     Tables,
     Topology,
     View,
     clusters,
     common_order,
-    fresh,
     induce,
     induce_on_device,
     induced,
@@ -36,7 +34,6 @@ from harness.plugin import (
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from torch import Tensor
 
 IMBALANCE = 1.03  # METIS: the largest cluster's nodes to the mean's
 
@@ -170,9 +167,7 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
     def make_store(self, view: View) -> FeatureStore | HostStore:
         """See `MiniBatchMethod`; by scope local nobody is asked."""
         store = super().make_store(view)
-        if not (self._local and isinstance(store, FeatureStore)):
-            return store
-        return _OwnRows(store.comm, store.inner, store.owner, store.row, tables=store.tables)
+        return RankRows.of(store) if self._local and isinstance(store, FeatureStore) else store
 
     def blocks(self, sample: Sample, source: Source) -> list[Block]:
         """See `MiniBatchMethod`."""
@@ -258,14 +253,3 @@ class _InducedOwn(_Induced):
         learnt = self._learnt[targets]
         ordered = np.concatenate([targets[learnt], targets[~learnt]])
         return replace(super().sample(ordered, seed), targets=int(learnt.sum()))
-
-
-class _OwnRows(FeatureStore):
-    """A rank's own rows, which it reads without asking another; all columns but those asked for are 0."""
-
-    def _collect(self, plan: Plan, columns: Tensor | None, comm: Communicator) -> Tensor:
-        rows = fresh(self.inner, len(plan.own), self.width)
-        plan.copy_own(self.inner, rows)
-        if columns is None:
-            return rows
-        return rows * rows.new_zeros(self.width).index_fill_(0, upload(columns, rows.device), 1)

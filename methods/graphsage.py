@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from harness import MiniBatchMethod, Sampler, Source
+from harness import Bytes, BytesCase, MiniBatchMethod, Sampler, Source
 from harness import numpy as np
-from harness.plugin import DrawCounts, FanoutSampler, MemoryCase, NeighbourOptions, per_layer, propagation_scales
+from harness.plugin import (
+    DrawCounts,
+    FanoutSampler,
+    FeatureStore,
+    HostStore,
+    MemoryCase,
+    NeighbourOptions,
+    RankRows,
+    Tables,
+    Topology,
+    View,
+    per_layer,
+    propagation_scales,
+    within,
+)
 
 
 class SAGEOptions(NeighbourOptions):
@@ -20,6 +34,17 @@ class SAGEOptions(NeighbourOptions):
     weights: Literal["uniform", "propagation"] = Field(
         "uniform", description="neighbours alike, or each as likely as its propagation weight is large"
     )
+    scope: Literal["global", "local"] = Field(
+        "global",
+        description="draw from the whole graph, or each rank from its own part, with the degrees within it",
+        exclude_if=lambda scope: scope == "global",
+    )
+
+    @model_validator(mode="after")
+    def _local_reads_no_other(self) -> Self:
+        if self.scope == "local" and (self.cache != "none" or self.topology != "shared"):
+            raise ValueError("scope: 'local' reads no remote node: leave cache and topology out")
+        return self
 
 
 class GraphSAGE(MiniBatchMethod[SAGEOptions]):
@@ -32,6 +57,9 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
     With `topology: owner` these draw, too, and send what is drawn, or with `weights: propagation` whole rows.
     On a GPU what every rank draws uniformly is drawn there, from a copy of the graph: the same as on a CPU.
     Exact with all neighbours and all training nodes in one batch. Bytes: see `MiniBatchMethod`.
+
+    `scope: local` trains each rank on its own part: neighbours of other parts are left out, as by `local`. No row is
+    remote, nothing but the gradients of the weights is exchanged, and it is neither exact nor unbiased.
     """
 
     name = "graphsage"
@@ -42,6 +70,24 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
     baseline: ClassVar[dict[str, Any]] = {"feature_rate": 1.0, "feature_loss": 0.0}  # all that is read is there
     unbiased: ClassVar[dict[str, Any]] = {"fanouts": 3, "batch_size": 8}
+
+    def make_topology(self, view: View, tables: Tables) -> Topology:
+        """See `MiniBatchMethod`; by scope local the edges between the rank's own nodes."""
+        whole = super().make_topology(view, tables)
+        if self.options.scope == "global":
+            return whole
+        return within(whole, np.asarray(view.partition.inner, np.int64), tables)
+
+    def make_store(self, view: View) -> FeatureStore | HostStore:
+        """See `MiniBatchMethod`; by scope local nobody is asked."""
+        store = super().make_store(view)
+        return RankRows.of(store) if self.options.scope == "local" and isinstance(store, FeatureStore) else store
+
+    @classmethod
+    def bytes_per_epoch(cls, options: SAGEOptions, case: BytesCase) -> Bytes | None:
+        """See `MiniBatchMethod`; by scope local none."""
+        alone = options.scope == "local" and options.storage == "sharded"
+        return {} if alone else super().bytes_per_epoch(options, case)
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""

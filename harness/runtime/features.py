@@ -350,7 +350,7 @@ class RowStore:
             metrics = {"input_nodes": len(ids), "remote_nodes": asked + cached, "cached_nodes": cached}
             return self._collect(plan, columns, comm), metrics
 
-    # ClusterGCN's store of own rows replaces this hook, DGS' store of each rank's own columns the next one.
+    # `RankRows` replaces this hook, DGS' store of each rank's own columns the next one.
     def _collect(self, plan: Plan, columns: Tensor | None, comm: Communicator) -> Tensor:
         """Return the rows of a plan, its own, cached and asked ones."""
         result = fresh(self.inner, len(plan.own), *self.inner.shape[1:])
@@ -457,6 +457,22 @@ class FeatureStore(RowStore):
         self._slot, self._cached = slot, rows
         if "placed" in vars(self):  # here, not in a step
             self.placed = *self.placed[:2], torch.from_numpy(slot).to(self.inner.device)
+
+
+class RankRows(FeatureStore):
+    """A rank's own rows, which it reads without asking another; all columns but those asked for are 0."""
+
+    @classmethod
+    def of(cls, store: FeatureStore) -> RankRows:
+        """Return the store of a rank's own rows in `store`."""
+        return cls(store.comm, store.inner, store.owner, store.row, tables=store.tables)
+
+    def _collect(self, plan: Plan, columns: Tensor | None, comm: Communicator) -> Tensor:
+        rows = fresh(self.inner, len(plan.own), self.width)
+        plan.copy_own(self.inner, rows)
+        if columns is None:
+            return rows
+        return rows * rows.new_zeros(self.width).index_fill_(0, upload(columns, rows.device), 1)
 
 
 class HostStore:

@@ -440,11 +440,15 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         return store
 
     def _source(self, view: View) -> Source:
-        model, comm, tables = self.worker.model, self.worker.comm, Tables(view.topology.num_nodes)
-        topology = OwnedTopology.of(view, comm, tables) if self.options.asks_owners else view.topology
+        model, tables = self.worker.model, Tables(view.topology.num_nodes)
+        topology = self.make_topology(view, tables)
         how: dict[str, Any] = {"propagation": model.propagation, "reads_own": model.reads_own, "depth": model.depth}
         device = self.worker.device if self.draws_on_device else None
         return Source(view, topology, tables=tables, device=device, **how)
+
+    def make_topology(self, view: View, tables: Tables) -> Topology:
+        """Return the graph that batches of a view are drawn from; every rank must call."""
+        return OwnedTopology.of(view, self.worker.comm, tables) if self.options.asks_owners else view.topology
 
     def make_store(self, view: View) -> FeatureStore | HostStore:
         """Return the store of the rows that a batch of the view reads as its input."""

@@ -51,6 +51,16 @@ def induced(topology: Topology, nodes: Ints, tables: Tables, *, places: bool = F
     return Induced(indptr, columns, found if places else None)
 
 
+def within(topology: Topology, nodes: Ints, tables: Tables) -> Topology:
+    """Return the graph of all nodes whose edges are those between `nodes` (int64, ascending)."""
+    weights = topology.weights
+    found = induced(topology, nodes, tables, places=weights is not None)
+    ends = np.zeros(topology.num_nodes + 1, np.int64)
+    ends[nodes + 1] = np.diff(found.indptr)
+    columns = nodes[found.columns].astype(np.int32)
+    return Topology(ends.cumsum(), columns, None if weights is None else weights[found.places])
+
+
 @numba.njit(cache=True, nogil=True)
 def _induce(indptr, indices, nodes, table, with_places):  # type: ignore[no-untyped-def]
     """Return the subgraph's `indptr`, columns, and with `with_places` where in `indices` they are.

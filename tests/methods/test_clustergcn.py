@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from harness_methods.clustergcn import ClusterGCN, _OwnRows
+from harness_methods.clustergcn import ClusterGCN
 from pydantic import ValidationError
 from support.ranks import run_ranks
 from support.subgraphs import Run, assert_bytes, assert_same_training, run_subgraphs
@@ -22,6 +22,7 @@ from harness.graph.csr import Topology
 from harness.models.gnn import GNN
 from harness.models.layer import BlockSize, ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
+from harness.runtime.features import RankRows
 from harness.runtime.run_config import TrainSpec
 from harness.sampling.subgraphs import clusters
 
@@ -232,7 +233,7 @@ def test_rows_on_the_host_are_the_same_and_local_features_lose_columns(local_run
 def test_own_rows_keep_the_columns_alone() -> None:
     owner, row = np.zeros(5, np.int32), np.arange(5, dtype=np.int32)
     inner = torch.arange(20.0).view(5, 4) + 1
-    store = _OwnRows(communicator(0, 1), inner, owner, row)
+    store = RankRows(communicator(0, 1), inner, owner, row)
     asked = np.array([3, 1])
     assert torch.equal(store.gather(asked), inner[[3, 1]])
     expected = inner[[3, 1]] * torch.tensor([1.0, 0, 0, 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,12 +31,18 @@ def without_cut_edges(graph: GraphData) -> GraphData:
     return replace(graph, indptr=indptr.astype(np.int64), indices=graph.indices[inside], weights=weights)
 
 
+WHOLE = {"scope": "local", "fanouts": -1, "batch_size": 0}  # what draws nothing
+
+
 @pytest.mark.parametrize("weighted", [False, True])
-def test_it_is_single_process_training_without_the_edges_between_parts(weighted: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "options"), [("local", {}), ("graphsage", WHOLE)])
+def test_it_is_single_process_training_without_the_edges_between_parts(
+    method: str, options: dict[str, Any], weighted: bool, tmp_path: Path
+) -> None:
     graph = random_graph(21, NODES, degree=6, weighted=weighted)
     data = on_disk(graph, PARTS, 2, False, tmp_path)
     models = {name: MODELS[name] for name in ("sage", "gcn", "gat", "mixhop")}
-    cases = [Case(data, "local", {}, model, SPEC) for model in models.values()]
+    cases = [Case(data, method, options, model, SPEC) for model in models.values()]
     by_rank = run_ranks(train, 2, cases)
     inside = dense_adjacency(without_cut_edges(graph))
     for k, (name, model) in enumerate(models.items()):
@@ -67,7 +74,15 @@ def single_process(outcome: RankOutcome, graph: GraphData, adjacency: np.ndarray
     return loss.item()
 
 
-@pytest.mark.parametrize("option", [{"precompute": True}, {"codec": "int8"}])
-def test_what_would_exchange_rows_is_refused(option: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(option))}: local exchanges no rows"):
-        METHODS.load("local").Options(**option)
+@pytest.mark.parametrize(
+    ("method", "options", "what"),
+    [
+        ("local", {"precompute": True}, "precompute: local exchanges no rows"),
+        ("local", {"codec": "int8"}, "codec: local exchanges no rows"),
+        ("graphsage", {"scope": "local", "cache": "degree"}, "scope: 'local' reads no remote node"),
+        ("graphsage", {"scope": "local", "topology": "owner"}, "scope: 'local' reads no remote node"),
+    ],
+)
+def test_what_would_exchange_rows_is_refused(method: str, options: dict[str, Any], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        METHODS.load(method).Options(**options)
