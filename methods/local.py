@@ -33,7 +33,7 @@ class Local(FullGraphMethod[LocalOptions]):
     """
 
     name = "local"
-    colour = "#aa4499"
+    colour = "#555555"
     Options = LocalOptions
     recurring = True
 

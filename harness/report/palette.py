@@ -33,9 +33,9 @@ Dash = Literal["-"] | tuple[float, tuple[float, ...]]
 DASHES: tuple[Dash, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 1, 1, 1)))
 # Work in blues, communication in warm hues, so that a glance distinguishes them.
 PHASES = {
-    "sample": "#009e73", "fetch": "#ddcc77", "forward": "#0072b2", "backward": "#7fb8da", "comm": "#d55e00",
-    "wait": "#f4b183", "reduce": "#882255", "optimize": "#8f7fc0", "explain": "#117733", "swap": "#cc79a7",
-    "check": "#777777", "other": "#bbbbbb", "compress": "#661100",
+    "sample": "#009e73", "fetch": "#ddcc77", "forward": "#0072b2", "backward": "#7fb8da", "compress": "#661100",
+    "comm": "#d55e00", "wait": "#f4b183", "reduce": "#882255", "optimize": "#8f7fc0", "explain": "#117733",
+    "swap": "#cc79a7", "check": "#777777", "other": "#bbbbbb",
 }  # fmt: skip
 PURPOSES = {
     "feature": "#0072b2", "embedding": "#56b4e9", "gradient": "#d55e00",

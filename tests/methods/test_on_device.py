@@ -34,12 +34,14 @@ DGS = {"fanouts": 2, "batch_size": 4, "period": 2, "explain": "inline"}
 HOST = "graphsage of host ahead"
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("full", {}),
+    "full packed": ("full", {"codec": "int4", "feedback": True}),
     "full precomputed": ("full", {"precompute": True, "transform_before_exchange": True}),
     "bns-gcn": ("bns-gcn", {"rate": 0.5}),
     "bns-gcn fixed": ("bns-gcn", {"rate": 0.5, "sampler": "fixed"}),
     "cagnet": ("cagnet", {}),
     "cagnet sampled": ("cagnet", {"rate": 0.5}),
     "roc": ("roc", {"budget_share": 0.7}),
+    "local": ("local", {}),
     "pipegcn": ("pipegcn", {"smoothing": True}),
     "psc-gcn": ("psc-gcn", {"rate": 0.5, "cache": "inclusion"}),
     "psc-gcn uncached": ("psc-gcn", {"rate": 0.5, "cache": "none", "refresh": 1, "uniform": 0.3}),
@@ -47,6 +49,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsage ahead": ("graphsage", {"fanouts": 3, "batch_size": 4, "prefetch": 2, "cache": "degree"}),
     "graphsage asking": ("graphsage", {"fanouts": 3, "batch_size": 4, "topology": "owner"}),
     "graphsage asking ahead": ("graphsage", {"fanouts": 3, "batch_size": 4, "topology": "owner", "prefetch": 2}),
+    "graphsage alone": ("graphsage", {"fanouts": 3, "batch_size": 4, "scope": "local"}),
     "graphsage of less": ("graphsage", {"fanouts": 3, "batch_size": 4, "feature_rate": 0.6}),
     "graphsage of host": ("graphsage", {"fanouts": 3, "batch_size": 4, "feature_rate": 0.6, "storage": "host"}),
     HOST: (

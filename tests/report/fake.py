@@ -67,6 +67,7 @@ def make_ranks(config: TrialConfig, epochs: int, rng: np.random.Generator) -> li
                 "fetch": 0.3 * (name == "graphsage"),
                 "forward": 0.3 / parts,
                 "backward": 0.4 / parts,
+                "compress": 0.02 * (name == "skewed"),
                 "comm": 0.3 * rate * (parts > 1),
                 "wait": 0.05 * (barriers > 0),
                 "reduce": 0.02 * (parts > 1),
