@@ -56,6 +56,7 @@ def inputs(num_src: int, heads: int = HEADS, width: int = WIDTH, scale: float = 
     return [tensor.requires_grad_() for tensor in made]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("scale", [1, 12])  # 12: scores far apart, exponents beyond what exp can do
 def test_rows_and_gradients_equal_the_dense_softmax(

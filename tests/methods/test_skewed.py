@@ -172,7 +172,7 @@ def test_options_out_of_range(options: tuple[SkewKind, float]) -> None:
         SkewedOptions(**dict(zip(("skew", "distortion", "alpha"), options, strict=False)))
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["ladies", "poisson"])
 def test_remote_nodes_are_those_of_the_rule(estimator: Estimator) -> None:
     """Means over 200 batches, five standard errors allowed; without replacement no batch has more nodes or fewer."""

@@ -89,6 +89,7 @@ def out(root: Path, plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return out
 
 
+@pytest.mark.slow
 def test_a_plugins_view_is_on_the_page_in_markdown_and_csv(out: Path) -> None:
     page, text = (out / "index.html").read_text(), (out / "report.md").read_text()
     assert '<h3 id="digits-sage-peaks">Peaks and chunks</h3> <span class="setting">' in page
@@ -100,6 +101,7 @@ def test_a_plugins_view_is_on_the_page_in_markdown_and_csv(out: Path) -> None:
     assert (out / "figures" / "digits-sage-peaks.svg").is_file()
 
 
+@pytest.mark.slow
 def test_a_view_that_fails_says_so_in_its_place(out: Path) -> None:
     page, text = (out / "index.html").read_text(), (out / "report.md").read_text()
     failed = "The view “failing” failed: ZeroDivisionError: division by zero"

@@ -72,6 +72,7 @@ def check(
             }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("world", "owners", "columns", "cache", "aside"),
     [
@@ -106,6 +107,7 @@ def test_alone_nothing_is_sent() -> None:
         assert got.control == got.feature == got.described["remote_nodes"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_tensors", [False, True])
 def test_the_highest_rank_that_puts_a_row_wins_whoever_owns_it(as_tensors: bool) -> None:
     world, data = 3, sharded(3, 2)

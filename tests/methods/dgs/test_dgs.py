@@ -64,6 +64,7 @@ def losses(ranks: list[RankOutcome]) -> list[float]:
     return [row["loss"] for row in ranks[0].rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["mean", "unbiased"])
 def test_with_everything_drawn_guidance_changes_nothing(outcomes: dict[str, list[RankOutcome]], estimator: str) -> None:
     exact, full = outcomes[f"exact {estimator}"], outcomes["full"]
@@ -73,6 +74,7 @@ def test_with_everything_drawn_guidance_changes_nothing(outcomes: dict[str, list
         np.testing.assert_allclose(exact[0].gradients[name], gradient, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_bytes_are_those_of_the_columns_that_matter(outcomes: dict[str, list[RankOutcome]], variant: str) -> None:
     ranks = outcomes[variant]
@@ -88,6 +90,7 @@ def test_bytes_are_those_of_the_columns_that_matter(outcomes: dict[str, list[Ran
         assert told == [0, sets][epoch] if epoch < 2 else told in range(0, sets + 1, max(1, sets // WORLD))
 
 
+@pytest.mark.slow
 def test_guidance_comes_into_use_and_ages(outcomes: dict[str, list[RankOutcome]]) -> None:
     for rank in outcomes["both"]:
         first, *others = (row["stats"] for row in rank.rows)
@@ -100,6 +103,7 @@ def test_guidance_comes_into_use_and_ages(outcomes: dict[str, list[RankOutcome]]
             assert row["explain_s"] > 0
 
 
+@pytest.mark.slow
 def test_unguided_is_graphsage_and_guided_is_not(outcomes: dict[str, list[RankOutcome]]) -> None:
     plain = losses(outcomes["graphsage"])
     for name in (*VARIANTS, "unbiased"):
@@ -109,6 +113,7 @@ def test_unguided_is_graphsage_and_guided_is_not(outcomes: dict[str, list[RankOu
     assert len(found) == len(VARIANTS) + 1
 
 
+@pytest.mark.slow
 def test_masks_that_never_moved_guide_nothing(outcomes: dict[str, list[RankOutcome]]) -> None:
     """The threshold ends every explanation at its first step: the training is `graphsage`'s, whole rows travel."""
     plain, unmoved = outcomes["graphsage"], outcomes["unmoved"]
@@ -136,6 +141,7 @@ def test_equal_features_are_not_chosen_by_position() -> None:
     assert 30 <= sum(column < width // 2 for column in chosen[0]) <= 70
 
 
+@pytest.mark.slow
 def test_batches_ahead_are_guided_later(outcomes: dict[str, list[RankOutcome]]) -> None:
     """The first explanation is of the first step's model; two batches were handed out by then."""
     for rank in outcomes["prefetched"]:
@@ -172,12 +178,14 @@ def total(report: Report, figure: str) -> float:
     return sum(float(row["stats"].get(figure, 0)) for row in report["epochs"])
 
 
+@pytest.mark.slow
 def test_an_explanation_that_is_never_done_holds_up_nothing(reports: dict[tuple[str, str], list[Report]]) -> None:
     for report in reports["endless", "background"]:
         assert total(report, "guided_steps") == total(report, "explanations") == 0
         assert total(report, "explain_late") == (EPOCHS * STEPS - 1) // 2 - 1  # none behind the last step
 
 
+@pytest.mark.slow
 def test_masks_that_are_not_finite_are_not_used(reports: dict[tuple[str, str], list[Report]]) -> None:
     beside = reports["not finite", "background"]  # on a busy machine none may have ended, or behind the last step
     for report in (*reports["not finite", "inline"], *beside):
@@ -191,6 +199,7 @@ def test_masks_that_are_not_finite_are_not_used(reports: dict[tuple[str, str], l
         assert total(report, "guided_steps") == 0
 
 
+@pytest.mark.slow
 def test_where_an_explanation_fails_the_last_good_masks_stay(reports: dict[tuple[str, str], list[Report]]) -> None:
     for report in reports["failing from the second", "inline"]:
         [remark] = report["remarks"]
@@ -201,12 +210,14 @@ def test_where_an_explanation_fails_the_last_good_masks_stay(reports: dict[tuple
         assert total(report, "guided_steps") == EPOCHS * STEPS - 2
 
 
+@pytest.mark.slow
 def test_a_sound_trial_has_nothing_to_remark(reports: dict[tuple[str, str], list[Report]]) -> None:
     for report in reports["none", "background"]:
         assert report["remarks"] == []
         assert total(report, "explain_failed") == 0
 
 
+@pytest.mark.slow
 def test_without_remote_nodes_nothing_is_explained(reports: dict[tuple[str, str], list[Report]]) -> None:
     for report in reports[ALONE]:
         assert total(report, "explanations") == total(report, "guided_steps") == 0

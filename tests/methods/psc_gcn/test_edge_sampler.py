@@ -48,6 +48,7 @@ def feature_rows(ranks: list[RankOutcome], epochs: slice = slice(None)) -> float
     return sum(row["bytes_feature"] for rank in ranks for row in rank.rows[epochs]) / (4 * FEATURES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES[1:])
 def test_a_cache_changes_no_value_and_no_draw(outcomes: dict[str, list[RankOutcome]], policy: str) -> None:
     assert losses(outcomes[policy]) == losses(outcomes["none"])
@@ -55,6 +56,7 @@ def test_a_cache_changes_no_value_and_no_draw(outcomes: dict[str, list[RankOutco
         assert total(outcomes[policy], figure) == total(outcomes["none"], figure)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["none", "random", "degree"])
 def test_what_is_cached_is_not_sent(outcomes: dict[str, list[RankOutcome]], policy: str) -> None:
     ranks = outcomes[policy]
@@ -62,6 +64,7 @@ def test_what_is_cached_is_not_sent(outcomes: dict[str, list[RankOutcome]], poli
     assert (total(ranks, "cached_boundary") > 0) == (policy != "none")
 
 
+@pytest.mark.slow
 def test_a_refill_sends_what_was_not_cached_before(outcomes: dict[str, list[RankOutcome]]) -> None:
     """The first refresh, after epoch 0, is in force, and counted, in epoch 2; the next one in epoch 5."""
     ranks = outcomes["inclusion"]
@@ -80,6 +83,7 @@ def boundary_sizes() -> list[int]:
     return [int((dense[rank == PARTS][:, rank != PARTS] != 0).any(0).sum()) for rank in range(WORLD)]
 
 
+@pytest.mark.slow
 def test_the_whole_boundary_cached_sends_no_features(outcomes: dict[str, list[RankOutcome]]) -> None:
     ranks = outcomes["whole cached"]
     assert feature_rows(ranks) == 0
@@ -89,10 +93,12 @@ def test_the_whole_boundary_cached_sends_no_features(outcomes: dict[str, list[Ra
     assert losses(ranks) == losses(outcomes["whole"])
 
 
+@pytest.mark.slow
 def test_pipegcn_is_a_special_case(outcomes: dict[str, list[RankOutcome]]) -> None:
     assert losses(outcomes["pipegcn"]) == losses(outcomes["whole"])
 
 
+@pytest.mark.slow
 def test_samplers_differ_in_which_edges_not_in_how_many(outcomes: dict[str, list[RankOutcome]]) -> None:
     edges = int((dense_adjacency(GRAPH) != 0).sum()) * EPOCHS
     for name in ("inclusion", "uniform", "mixed"):
@@ -100,6 +106,7 @@ def test_samplers_differ_in_which_edges_not_in_how_many(outcomes: dict[str, list
     assert losses(outcomes["mixed"]) != losses(outcomes["inclusion"]) != losses(outcomes["uniform"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["inclusion", "uniform", "mixed"])
 def test_the_boundary_is_as_large_as_the_inclusion_probabilities_say(
     outcomes: dict[str, list[RankOutcome]], name: str
@@ -110,5 +117,6 @@ def test_the_boundary_is_as_large_as_the_inclusion_probabilities_say(
     assert expected < EPOCHS * sum(boundary_sizes())
 
 
+@pytest.mark.slow
 def test_with_precompute_there_is_nothing_to_cache(outcomes: dict[str, list[RankOutcome]]) -> None:
     assert total(outcomes["precompute"], "cached_boundary") == feature_rows(outcomes["precompute"]) == 0

@@ -26,7 +26,7 @@ def source_of(weighted: bool) -> Any:
     return SimpleNamespace(topology=topology, tables=Tables(NODES), local=local, device=CPU)
 
 
-@pytest.mark.quick(11)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("fanouts", [[2, 3], [0, 1], [-1, 2], [2, -1], [100, 4]])
 @pytest.mark.parametrize("attends", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])

@@ -118,6 +118,7 @@ def test_with_frozen_weights_histories_become_the_rows_and_the_sampling_noise_go
         assert (error < 1e-12) == (epoch + 1 >= layer), (rank, layer, epoch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [(f"{name} first", f"{name} sampled") for name in DEEP] + [(f"{name} exact", f"{name} full") for name in EXACT],
@@ -133,6 +134,7 @@ def test_the_first_step_is_sampling_behind_an_exact_layer_and_with_all_neighbour
     assert (one.row["bytes_embedding"] > 0) == ("first" in ours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "width", "histories"),
     [
@@ -168,6 +170,7 @@ def test_bytes_are_the_closed_form(
         assert all(math.isfinite(row["loss"]) for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "linear"), [("sage", True), ("gat", False)])
 def test_attention_reads_no_history_of_what_is_fresh(
     found: dict[str, list[list[Remembered]]], name: str, linear: bool
@@ -177,6 +180,7 @@ def test_attention_reads_no_history_of_what_is_fresh(
     assert any(both) == linear
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sage", "gcn", "gat"])
 def test_a_cache_changes_nothing_but_the_features_that_are_sent(
     found: dict[str, list[list[Remembered]]], name: str
