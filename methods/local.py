@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Self
 
 from pydantic import model_validator
 
-from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Step, torch
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Step, Worker, torch
 from harness import numpy as np
 from harness.plugin import Block, MemoryCase
 
@@ -37,21 +36,13 @@ class Local(FullGraphMethod[LocalOptions]):
     Options = LocalOptions
     recurring = True
 
+    def __init__(self, worker: Worker, options: LocalOptions) -> None:
+        super().__init__(worker, options)
+        self._block = within_part(worker)  # here, because a device counts the edges, and the host waits for that
+
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step on the edges within the part."""
         yield self.step_on(self._block, None)
-
-    @cached_property
-    def _block(self) -> Block:
-        partition = self.worker.partition
-        inside = partition.block(np.arange(0)).adjacency
-        counts = inside.indptr.diff()
-        if inside.values is None:
-            degree = counts.to(self.worker.dtype)
-        else:
-            rows = torch.arange(inside.num_rows, device=inside.values.device).repeat_interleave(counts)
-            degree = torch.zeros_like(counts, dtype=self.worker.dtype).index_add_(0, rows, inside.values)
-        return Block(inside, degree, engine=partition.engine)
 
     @classmethod
     def memory(cls, options: LocalOptions, case: MemoryCase) -> dict[str, int]:
@@ -62,3 +53,15 @@ class Local(FullGraphMethod[LocalOptions]):
     def bytes_per_epoch(cls, options: LocalOptions, case: BytesCase) -> Bytes:
         """Return no bytes."""
         return {}
+
+
+def within_part(worker: Worker) -> Block:
+    """Return the block of the edges between a rank's inner nodes, with their degrees in the part."""
+    inside = worker.partition.block(np.arange(0)).adjacency
+    counts = inside.indptr.diff()
+    if inside.values is None:
+        degree = counts.to(worker.dtype)
+    else:
+        rows = torch.arange(inside.num_rows, device=inside.values.device).repeat_interleave(counts)
+        degree = torch.zeros_like(counts, dtype=worker.dtype).index_add_(0, rows, inside.values)
+    return Block(inside, degree, engine=worker.partition.engine)
