@@ -29,7 +29,7 @@ class Codec:
 
     - int8, int4, int2: b bits a value, and of each row its least value z and the distance s of two codes as float32:
       code = floor((x - z) / s + u), u uniform in [0, 1), s = (max - z) / (2^b - 1), and z + s code arrives. So each
-      value arrives in the mean (stochastic rounding; AdaQP, Wan et al., MLSys 2023, eq. 4 and 5), and the variance is
+      value arrives in the mean (stochastic rounding of messages: AdaQP, Wan et al., MLSys 2023), and the variance is
       at most s^2 / 4.
     - bf16: rounded to the nearest, not unbiased; fp16: the same of x / max |x|, which is sent as float32, so that a
       row's small values do not vanish.
