@@ -34,6 +34,7 @@ def without_cut_edges(graph: GraphData) -> GraphData:
 WHOLE = {"scope": "local", "fanouts": -1, "batch_size": 0}  # what draws nothing
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("method", "options"), [("local", {}), ("graphsage", WHOLE)])
 def test_it_is_single_process_training_without_the_edges_between_parts(

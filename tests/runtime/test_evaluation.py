@@ -70,6 +70,7 @@ HELD_SPEC = TrainSpec(epochs=2, threads=1)
 SCALARS = 256  # bytes of losses and counts that come and go; an evaluation's degrees alone are 1,800
 
 
+@pytest.mark.slow
 def test_between_evaluations_a_rank_holds_its_training_alone(tmp_path: Path) -> None:
     """At p = 0.01: neither the whole block nor a boundary row; but for scalars, to the byte."""
     data = on_disk(HELD_GRAPH, HELD_PARTS, 2, False, tmp_path)
