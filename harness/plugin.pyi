@@ -68,7 +68,6 @@ from .runtime.external import CommandOptions as CommandOptions
 from .runtime.features import FeatureStore as FeatureStore
 from .runtime.features import HostStore as HostStore
 from .runtime.features import Plan as Plan
-from .runtime.features import RankRows as RankRows
 from .runtime.features import RowPlan as RowPlan
 from .runtime.features import RowStore as RowStore
 from .runtime.features import choose as choose

@@ -13,16 +13,12 @@ from harness import numpy as np
 from harness.plugin import (
     Batch,
     Block,
-    FeatureStore,
     GraphOnDevice,
-    HostStore,
     LayerSample,
     MemoryCase,
     MiniBatchOptions,
-    RankRows,
     Tables,
     Topology,
-    View,
     clusters,
     common_order,
     induce,
@@ -59,6 +55,11 @@ class ClusterOptions(MiniBatchOptions):
         if self.cache != "none" and self.scope == "local":
             raise ValueError("cache: scope 'local' reads no remote node; leave cache at 'none'")
         return self
+
+    @property
+    def stays_in_part(self) -> bool:
+        """See `MiniBatchOptions`."""
+        return self.scope == "local"
 
     @property
     def of_whole_graph(self) -> bool:
@@ -107,10 +108,6 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
         self._find_clusters(worker, options.clusters)  # before a cache is filled by an epoch's batches
         super().__init__(worker, options)
 
-    @property
-    def _local(self) -> bool:
-        return self.options.scope == "local"
-
     def _find_clusters(self, worker: Worker, count: int) -> None:
         """Note who trains each cluster, its training nodes, of all ranks, and its nodes if it may be this rank's."""
         nodes = worker.view.topology.num_nodes
@@ -120,7 +117,9 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
             raise UserError(
                 f"{count} clusters of a training graph of {nodes} nodes", key="clusters", fix=f"at most {nodes}"
             )
-        members, cluster = self._clusters_of_part(worker) if self._local else self._clusters_of_graph(worker, count)
+        members, cluster = (
+            self._clusters_of_part(worker) if self.options.stays_in_part else self._clusters_of_graph(worker, count)
+        )
         count = self._owner.size
         order, sizes = np.argsort(cluster, kind="stable"), np.bincount(cluster, minlength=count)
         self._nodes = np.split(members[order], np.cumsum(sizes)[:-1])
@@ -162,12 +161,7 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
-        return _InducedOwn(source, self.worker) if self._local else _Induced(source)
-
-    def make_store(self, view: View) -> FeatureStore | HostStore:
-        """See `MiniBatchMethod`; by scope local nobody is asked."""
-        store = super().make_store(view)
-        return RankRows.of(store) if self._local and isinstance(store, FeatureStore) else store
+        return _InducedOwn(source, self.worker) if self.options.stays_in_part else _Induced(source)
 
     def blocks(self, sample: Sample, source: Source) -> list[Block]:
         """See `MiniBatchMethod`."""
@@ -202,8 +196,6 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
     @classmethod
     def bytes_per_epoch(cls, options: ClusterOptions, case: BytesCase) -> Bytes | None:
         """See `BytesCase.mini_batch`; the loss of a subgraph reads rows of other ranks. Scope local: none."""
-        if options.scope == "local":
-            return case.mini_batch(options) if options.storage == "host" else {}
         return case.mini_batch(options, labels=True)
 
     @classmethod

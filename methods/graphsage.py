@@ -6,16 +6,13 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness import Bytes, BytesCase, MiniBatchMethod, Sampler, Source
+from harness import MiniBatchMethod, Sampler, Source
 from harness import numpy as np
 from harness.plugin import (
     DrawCounts,
     FanoutSampler,
-    FeatureStore,
-    HostStore,
     MemoryCase,
     NeighbourOptions,
-    RankRows,
     Tables,
     Topology,
     View,
@@ -39,6 +36,11 @@ class SAGEOptions(NeighbourOptions):
         description="draw from the whole graph, or each rank from its own part, with the degrees within it",
         exclude_if=lambda scope: scope == "global",
     )
+
+    @property
+    def stays_in_part(self) -> bool:
+        """See `MiniBatchOptions`."""
+        return self.scope == "local"
 
     @model_validator(mode="after")
     def _local_reads_no_other(self) -> Self:
@@ -73,21 +75,10 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
 
     def make_topology(self, view: View, tables: Tables) -> Topology:
         """See `MiniBatchMethod`; by scope local the edges between the rank's own nodes."""
-        whole = super().make_topology(view, tables)
-        if self.options.scope == "global":
-            return whole
-        return within(whole, np.asarray(view.partition.inner, np.int64), tables)
-
-    def make_store(self, view: View) -> FeatureStore | HostStore:
-        """See `MiniBatchMethod`; by scope local nobody is asked."""
-        store = super().make_store(view)
-        return RankRows.of(store) if self.options.scope == "local" and isinstance(store, FeatureStore) else store
-
-    @classmethod
-    def bytes_per_epoch(cls, options: SAGEOptions, case: BytesCase) -> Bytes | None:
-        """See `MiniBatchMethod`; by scope local none."""
-        alone = options.scope == "local" and options.storage == "sharded"
-        return {} if alone else super().bytes_per_epoch(options, case)
+        found = super().make_topology(view, tables)
+        if self.options.stays_in_part:
+            found = within(found, np.asarray(view.partition.inner, np.int64), tables)
+        return found
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
@@ -113,8 +104,14 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
 
     @classmethod
     def memory(cls, options: SAGEOptions, case: MemoryCase) -> dict[str, int]:
-        """See `MemoryCase.drawn`; a GPU has the graph, too (`MemoryCase.drawn_on_device`)."""
+        """See `MemoryCase.drawn`; a GPU has the graph, too (`MemoryCase.drawn_on_device`).
+
+        "own part" is the graph of scope local: the whole one is a map.
+        """
         components = case.drawn(options, options.fanouts, "fanouts", each=True)
+        if options.stays_in_part:
+            weights = 4 if case.weighted else 0
+            components["own part"] = 8 * (case.nodes + 1) + (4 + weights) * (case.train.edges - case.train.cut)
         if not cls.device_draws(options):
             return components
         fanouts = per_layer(options.fanouts, case.model.depth, "fanouts")

@@ -7,9 +7,9 @@ from typing import Self
 
 from pydantic import model_validator
 
-from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Step, Worker, torch
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Step, Worker
 from harness import numpy as np
-from harness.plugin import Block, MemoryCase
+from harness.plugin import Block, MemoryCase, sums_of_rows
 
 
 class LocalOptions(FullGraphOptions):
@@ -58,10 +58,5 @@ class Local(FullGraphMethod[LocalOptions]):
 def within_part(worker: Worker) -> Block:
     """Return the block of the edges between a rank's inner nodes, with their degrees in the part."""
     inside = worker.partition.block(np.arange(0)).adjacency
-    counts = inside.indptr.diff()
-    if inside.values is None:
-        degree = counts.to(worker.dtype)
-    else:
-        rows = torch.arange(inside.num_rows, device=inside.values.device).repeat_interleave(counts)
-        degree = torch.zeros_like(counts, dtype=worker.dtype).index_add_(0, rows, inside.values)
-    return Block(inside, degree, engine=worker.partition.engine)
+    degree = inside.indptr.diff() if inside.values is None else sums_of_rows(inside.indptr, inside.values)
+    return Block(inside, degree.to(worker.dtype), engine=worker.partition.engine)

@@ -80,7 +80,8 @@ class Codec:
         seed = int(torch.randint(2**63 - 1, ()))
         if rows.device.type == "cpu":
             header = torch.empty(len(rows), 2)
-            codes = torch.empty(len(rows), -(-rows.shape[1] * self._bits // 8), dtype=torch.uint8)
+            size = row_bytes(self.name, rows.shape[1], rows.itemsize) - INTEGERS_HEADER
+            codes = torch.empty(len(rows), size, dtype=torch.uint8)
             _pack_codes(rows.contiguous().numpy(), self._bits, seed, header.numpy(), codes.numpy())
         else:
             header, codes = self.pack_on_device(rows, seed)

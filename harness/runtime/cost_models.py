@@ -90,10 +90,13 @@ class BytesCase:
 
         With `labels` the loss reads rows of other ranks, as many as inputs, whose labels are fetched; None if it
         does with `storage: host`, where no metric counts them. A row has `width` values; default: the input
-        features'.
+        features'. A rank that stays in its part is sent nothing.
         """
         width = self.model.widths[0][0] if width is None else width
         row = self.itemsize * (width if options.feature_rate == 1 else max(1, round(width * options.feature_rate)))
+        if options.stays_in_part and options.storage == "sharded":
+            return {}
+        labels = labels and not options.stays_in_part
         peers, drawn = 8 * self.pairs * self.steps, 0
         if options.asks_owners:  # draws with `topology: owner`, see `OwnedTopology`
             questions = 24 * self.pairs * self.steps * (self.model.depth - 1)
@@ -187,7 +190,7 @@ class MemoryCase:
         )  # fmt: skip
         features = self.train.inner * self.model.widths[0][0] * self.itemsize
         whole = self.matrices(self.train.block) if sampled else 0
-        widest = max(width for width, _ in self.model.widths[precompute:]) if self.model.depth > precompute else 0
+        widest = max((width for width, _ in self.model.widths[precompute:]), default=0)
         return {
             "input features": features,
             **({"aggregated features": features} if precompute else {}),

@@ -23,7 +23,7 @@ from harness.runtime.batches import PRESAMPLED, SCORED, Batch, Loader, node_batc
 from harness.runtime.comm import Communicator
 from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase
 from harness.runtime.evaluation import inference, score_counts, scores_of_all
-from harness.runtime.features import FeatureStore, HostStore, RowPlan, RowStore, choose
+from harness.runtime.features import FeatureStore, HostStore, RankRows, RowPlan, RowStore, choose
 from harness.runtime.method import Method, case_of
 from harness.runtime.run_config import CachePolicy, MethodOptions, MiniBatchOptions, NodeBatchOptions
 from harness.runtime.step import Loss, Step
@@ -456,8 +456,10 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         if self.options.storage == "host":
             return HostStore(worker.comm, worker.stored_features, view.nodes, dtype=worker.dtype)
         if view is worker.view:
-            return worker.features
-        return FeatureStore(worker.comm, view.features(), view.owner, view.local_row)
+            store = worker.features
+        else:
+            store = FeatureStore(worker.comm, view.features(), view.owner, view.local_row)
+        return RankRows.of(store) if self.options.stays_in_part else store
 
     @cached_property
     def evaluated(self) -> tuple[Source, Sampler, FeatureStore | HostStore]:

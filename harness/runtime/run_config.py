@@ -122,6 +122,11 @@ class MiniBatchOptions(MethodOptions):
         """Whether draws ask the owners of remote nodes for their neighbours."""
         return False
 
+    @property
+    def stays_in_part(self) -> bool:
+        """Whether a rank's batches are of its own nodes alone, for which no other rank is asked."""
+        return False
+
     @model_validator(mode="after")
     def _drawn_ahead_or_at_once(self) -> Self:
         if self.pool and self.prefetch:
