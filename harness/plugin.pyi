@@ -58,6 +58,9 @@ from .runtime.batches import subgraph_batches as subgraph_batches
 from .runtime.batches import subgraph_size as subgraph_size
 from .runtime.batches import whole_subgraphs as whole_subgraphs
 from .runtime.clock import Clock as Clock
+from .runtime.codec import Codec as Codec
+from .runtime.codec import CodecName as CodecName
+from .runtime.codec import row_bytes as row_bytes
 from .runtime.comm import Communicator as Communicator
 from .runtime.comm import Direction as Direction
 from .runtime.comm import Traffic as Traffic

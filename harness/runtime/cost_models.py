@@ -8,7 +8,7 @@ host's ranks share. A metric that is measured as a process's resident set contai
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.graph.spmm import engine_problem
@@ -73,17 +73,23 @@ class BytesCase:
         """
         backward = rows if backward is None else backward
         sent = {"feature": 0, "embedding": 0, "gradient": 0}
+        for block, values, learnt in self.exchanges(precompute, transform_first):
+            row = row_bytes(codec, values, self.itemsize) + header
+            sent["embedding" if block else "feature"] += rows * row
+            sent["gradient"] += backward * row if learnt else 0
+        return sent
+
+    def exchanges(self, precompute: bool, transform_first: bool) -> Iterator[tuple[int, int, bool]]:
+        """Yield of each exchange of a full-graph method its layer, the values of a row, and whether gradients go back.
+
+        In mixhop each hop counts as a layer; arguments as for `boundary_rows`.
+        """
         for block, (width, _) in enumerate(self.model.widths):
-            layer, _ = self.model.layer_of(block)
             transformed = transform_first and self.model.transforms_first(block)
-            values = layer.transformed if transformed else width
             if block or not precompute:
-                row = row_bytes(codec, values, self.itemsize) + header
-                sent["embedding" if block else "feature"] += rows * row
                 # No row of the first layer depends on a weight, unless it is H W that is sent.
                 learnt = block >= self.model.hops or transformed
-                sent["gradient"] += backward * row if learnt else 0
-        return sent
+                yield block, self.model.layer_of(block)[0].transformed if transformed else width, learnt
 
     def mini_batch(self, options: MiniBatchOptions, *, labels: bool = False, width: int | None = None) -> Bytes | None:
         """Return the bytes of a mini-batch method that sends input features only; see `MiniBatchMethod`.

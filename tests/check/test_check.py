@@ -20,6 +20,7 @@ CLAIMS = {  # that a method makes beyond what all are held to
     "full": {"exact", "bytes"},
     "roc": {"exact", "bytes"},
     "local": {"bytes"},
+    "adaqp": {"bytes"},
     "pipegcn": {"exact", "bytes"},
     "vrgcn": {"exact", "bytes"},
     "clustergcn": {"exact", "bytes"},

@@ -28,6 +28,7 @@ MORE: dict[str, list[dict[str, Any]]] = {  # options with statistics of their ow
     "graphsage": [{"cache": "degree", "capacity": 0.5}],
     "dgs": [{}],
     "local": [{}],
+    "adaqp": [{"period": 2}],
     "roc": [{}],
 }
 CASES = [(name, METHODS.load(name).unbiased or METHODS.load(name).exact or {}) for name in METHODS.names()]

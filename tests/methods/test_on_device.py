@@ -42,6 +42,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "cagnet sampled": ("cagnet", {"rate": 0.5}),
     "roc": ("roc", {"budget_share": 0.7}),
     "local": ("local", {}),
+    "adaqp": ("adaqp", {"period": 1}),
     "pipegcn": ("pipegcn", {"smoothing": True}),
     "psc-gcn": ("psc-gcn", {"rate": 0.5, "cache": "inclusion"}),
     "psc-gcn uncached": ("psc-gcn", {"rate": 0.5, "cache": "none", "refresh": 1, "uniform": 0.3}),
@@ -136,6 +137,12 @@ EDGES = {  # all in a thread beside the training
     ("copy to the host", "methods/psc_gcn/__init__.py:inputs"),  # how many rows are moved to each rank
     ("nonzero", "methods/psc_gcn/__init__.py:inputs"),  # and how many are cached
 }
+ASSIGNED = {  # of each row its bits, and of each group of rows their variance, behind a step
+    COUNTS,
+    ("copy to the host", "methods/adaqp.py:of"),
+    ("copy to the host", "methods/adaqp.py:steps"),
+    ("copy to the host", "methods/adaqp.py:_assign"),
+}
 HISTORY = {
     ("nonzero", "methods/vrgcn.py:draw_with_history"),  # how many historical rows are read
     ("copy to the host", "methods/vrgcn.py:sample"),  # how many rows of other ranks are read and written
@@ -147,6 +154,7 @@ ALLOWED: dict[str, Waits] = {
     "bns-gcn": {ASKED, INDUCED},
     "cagnet": {COUNTS, INDUCED},
     "pipegcn": {TRANSFER},
+    "adaqp": ASSIGNED,
     "psc-gcn": {ASKED, TRANSFER} | EDGES,
     "graphsage": {COUNTS, TRANSFER, READ, OWNED} | SAMPLED,
     "fastgcn": {COUNTS, TRANSFER, PLACED} | GLOBAL,
