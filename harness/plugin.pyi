@@ -111,6 +111,7 @@ from .sampling.neighbours import draw_neighbours as draw_neighbours
 from .sampling.neighbours import draw_on_device as draw_on_device
 from .sampling.neighbours import draw_uniform_on_device as draw_uniform_on_device
 from .sampling.neighbours import number_sources as number_sources
+from .sampling.neighbours import reached as reached
 from .sampling.neighbours import sample_layers as sample_layers
 from .sampling.neighbours import systematic as systematic
 from .sampling.neighbours import take_entries as take_entries

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -18,8 +18,12 @@ from harness.plugin import (
     View,
     per_layer,
     propagation_scales,
+    reached,
     within,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class SAGEOptions(NeighbourOptions):
@@ -41,6 +45,11 @@ class SAGEOptions(NeighbourOptions):
     def stays_in_part(self) -> bool:
         """See `MiniBatchOptions`."""
         return self.scope == "local"
+
+    @property
+    def knows_chances(self) -> bool:
+        """See `MiniBatchOptions`."""
+        return self.weights == "uniform" and self.topology == "shared"
 
     @model_validator(mode="after")
     def _local_reads_no_other(self) -> Self:
@@ -88,6 +97,19 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
             if weights is None:
                 weights = np.ones(source.topology.num_nodes)
         return FanoutSampler(source, per_layer(self.options.fanouts, source.depth, "fanouts"), weights)
+
+    def chances(self) -> NDArray[np.float64]:
+        """See `MiniBatchMethod`: Proposition 1 of SALIENT++ (Kaler et al., MLSys 2023).
+
+        A target is in a batch with the chance of its share; each layer's nodes are those of the layer above and their
+        draws, which are taken for independent of one another.
+        """
+        topology, targets = self.source.topology, self.worker.view.split_nodes("train")
+        chance = np.zeros(topology.num_nodes)
+        chance[targets] = min(1.0, (self.options.batch_size or targets.size) / max(targets.size, 1))
+        for fanout in reversed(per_layer(self.options.fanouts, self.source.depth, "fanouts")):
+            chance = reached(topology.indptr, topology.indices, chance, fanout)
+        return chance
 
     @classmethod
     def device_draws(cls, options: SAGEOptions) -> bool:

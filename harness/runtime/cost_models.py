@@ -228,8 +228,9 @@ class MemoryCase:
             "labels": self._labels(self.train.inner),
         }
         if options and options.cache != "none":
-            cacheable = self.nodes if options.storage == "host" else self.train.boundary
-            components["cached features"] = round(options.capacity * cacheable) * row + 4 * self.nodes
+            cacheable = self.nodes - (0 if options.storage == "host" else self.train.inner)
+            cached = min(cacheable, round(options.capacity * self.nodes))
+            components["cached features"] = cached * row + 4 * self.nodes
         peak, (ahead, pool) = 0, (options.prefetch, options.pool) if options else (0, 0)
         if blocks:
             # Layers of a subgraph share their block.

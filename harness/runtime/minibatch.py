@@ -25,7 +25,7 @@ from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase
 from harness.runtime.evaluation import inference, score_counts, scores_of_all
 from harness.runtime.features import FeatureStore, HostStore, RankRows, RowPlan, RowStore, choose
 from harness.runtime.method import Method, case_of
-from harness.runtime.run_config import CachePolicy, MethodOptions, MiniBatchOptions, NodeBatchOptions
+from harness.runtime.run_config import BatchCache, MethodOptions, MiniBatchOptions, NodeBatchOptions
 from harness.runtime.step import Loss, Step
 from harness.sampling.neighbours import draw_uniform, take_entries
 from harness.sampling.sample import Sample, Sampler, Source, Tables
@@ -265,33 +265,38 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
             with worker.spans("cache"):
                 self._fill_cache(options.cache, options.capacity)
 
-    def _fill_cache(self, policy: CachePolicy, capacity: float) -> None:
+    def _fill_cache(self, policy: BatchCache, capacity: float) -> None:
         """Fill the cache once, for the whole training; every rank must call.
 
-        `inclusion` takes the nodes that most batches of one epoch, drawn for nothing else, read: the estimate of
-        their chance to be in a batch. `degree` takes the highest out-degrees (PaGraph). `capacity` is a share of the
-        rank's boundary nodes; of a `HostStore` every node may be cached, and it is one of all. Traffic (set-up): the
-        features' own.
+        `degree` takes the highest out-degrees (PaGraph, Lin et al., SoCC 2020), `presampled` the nodes that most
+        batches of one epoch, drawn for nothing else, read (GNNLab, Yang et al., EuroSys 2022), `vip` those of the
+        highest `chances` (SALIENT++, Kaler et al., MLSys 2023). Of a `HostStore` own nodes may be cached, too.
+        Traffic (set-up): the features' own.
         """
         worker, source = self.worker, self.source
-        of_host = isinstance(self.store, HostStore)
-        remote = np.arange(source.topology.num_nodes) if of_host else np.flatnonzero(~source.local)
-        times = np.zeros(source.topology.num_nodes)
-        if policy == "inclusion":
+        nodes = source.topology.num_nodes
+        cacheable = np.arange(nodes) if isinstance(self.store, HostStore) else np.flatnonzero(~source.local)
+        score = np.zeros(nodes)
+        if policy == "presampled":
             for batch in self.batches(PRESAMPLED):
-                times[on_host(self.sampler.sample(batch.targets, batch.seed).layers[0].sources)] += 1
-        out_degree: NDArray[np.int64] = np.zeros(times.size, np.int64)
-        if policy == "degree":
-            out_degree = np.diff(source.topology.indptr)  # every edge is there in both directions
+                score[on_host(self.sampler.sample(batch.targets, batch.seed).layers[0].sources)] += 1
+        elif policy == "degree":
+            score = np.diff(source.topology.indptr).astype(np.float64)  # every edge is there in both directions
+        elif policy == "vip":
+            score = self.chances()
         chosen = choose(
-            policy,
-            round(capacity * (remote.size if of_host else worker.partition.num_boundary)),
-            inclusion=times[remote],
-            out_degree=out_degree[remote],
+            "random" if policy == "random" else "inclusion",
+            round(capacity * nodes),
+            inclusion=score[cacheable],
+            out_degree=score,
             rng=np.random.default_rng(batch_seed(worker.job.config.seed, worker.rank, PRESAMPLED, 0)),
         )
         with worker.traffic.during("setup"):
-            self.store.fill(remote[chosen])
+            self.store.fill(cacheable[chosen])
+
+    def chances(self) -> NDArray[np.float64]:
+        """Return the chance of each node to be read by one of this rank's batches, float64 [N]; for the cache `vip`."""
+        raise NotImplementedError
 
     @property
     def draws_on_device(self) -> bool:

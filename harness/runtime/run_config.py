@@ -19,6 +19,7 @@ EVALUATION_MIB = 64.0  # default of `train.evaluation_mib`
 CHECKPOINT = "10 min"  # default of `train.checkpoint`
 _CHECKPOINT = re.compile(r"off|([1-9]\d*) epochs?|(\d+(?:\.\d+)?) min")
 CachePolicy = Literal["none", "random", "degree", "inclusion"]
+BatchCache = Literal["none", "random", "degree", "presampled", "vip"]
 
 
 class MethodOptions(Spec):
@@ -96,15 +97,14 @@ class MiniBatchOptions(MethodOptions):
     storage: Literal["sharded", "host"] = Field(
         "sharded", description="features with their owners, or all of them in the host's memory"
     )
-    cache: CachePolicy = Field(
+    cache: BatchCache = Field(
         "none",
-        description="which remote nodes' input features a rank keeps; with storage 'host' which nodes' its device does",
+        description="which remote nodes' input features a rank keeps (storage 'host': which nodes' its device does): "
+        "those of highest degree, those that most batches of an epoch drawn beforehand read, or those of the highest "
+        "chance to be read ('vip')",
     )
     capacity: float = Field(
-        0.3,
-        ge=0,
-        repr=False,
-        description="cached nodes, as a share of the rank's boundary nodes (storage 'host': of all nodes)",
+        0.3, ge=0, le=1, repr=False, description="nodes that are cached, as a share of the training graph's"
     )
     feature_rate: float = Field(
         1.0,
@@ -126,6 +126,17 @@ class MiniBatchOptions(MethodOptions):
     def stays_in_part(self) -> bool:
         """Whether a rank's batches are of its own nodes alone, for which no other rank is asked."""
         return False
+
+    @property
+    def knows_chances(self) -> bool:
+        """Whether each node's chance to be read is known before anything is drawn; see `MiniBatchMethod.chances`."""
+        return False
+
+    @model_validator(mode="after")
+    def _chances_of_vip(self) -> Self:
+        if self.cache == "vip" and not self.knows_chances:
+            raise ValueError("cache: 'vip' needs fan-outs, uniform draws and the whole graph; take 'presampled'")
+        return self
 
     @model_validator(mode="after")
     def _drawn_ahead_or_at_once(self) -> Self:

@@ -211,6 +211,22 @@ def _count_points(ends, length, start):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
+def reached(indptr, indices, chance, fanout):  # type: ignore[no-untyped-def]
+    """Return each node's chance to be in a layer or to be drawn for one of its nodes, float64 [N].
+
+    `chance` float64 [N] is that to be in the layer, independently of others; every edge is there in both directions.
+    """
+    missed = 1 - chance
+    for i in range(missed.size):
+        for e in range(indptr[i], indptr[i + 1]):
+            node = np.uint64(indices[e])
+            if chance[node] > 0:
+                degree = indptr[node + np.uint64(1)] - indptr[node]
+                missed[i] *= 1 - chance[node] * (min(1.0, fanout / degree) if fanout >= 0 else 1.0)
+    return 1 - missed
+
+
+@numba.njit(cache=True, nogil=True)
 def take_entries(array, entries, out):  # type: ignore[no-untyped-def]
     """Write `array[entries]` into `out` and return it.
 

@@ -50,14 +50,14 @@ STORES: dict[str, dict[str, Any]] = {
     "prefetch": {"prefetch": 2},
     "pool": {"pool": 3},
     "degree": {"cache": "degree", "capacity": 0.5},
-    "inclusion": {"cache": "inclusion", "capacity": 0.5, "prefetch": 1},
+    "presampled": {"cache": "presampled", "capacity": 0.5, "prefetch": 1},
     "host": {"storage": "host"},
-    "host cached": {"storage": "host", "cache": "inclusion", "capacity": 0.5, "prefetch": 1},
+    "host cached": {"storage": "host", "cache": "presampled", "capacity": 0.5, "prefetch": 1},
 }
 # Two runs of a kind read the same values, however these come.
 LESS: dict[str, dict[str, Any]] = {
     "rate": {"feature_rate": 0.6},
-    "rate ahead": {"feature_rate": 0.6, "cache": "inclusion", "capacity": 0.5, "prefetch": 2},
+    "rate ahead": {"feature_rate": 0.6, "cache": "presampled", "capacity": 0.5, "prefetch": 2},
     "rate of host": {"feature_rate": 0.6, "storage": "host"},
     "loss": {"feature_loss": 0.3},
     "loss ahead": {"feature_loss": 0.3, "prefetch": 2},
@@ -213,7 +213,7 @@ def troubled(folder: Path) -> dict[str, OnDisk]:
 def test_no_rank_waits_for_one_that_has_nothing_to_do(tmp_path: Path) -> None:
     stored = troubled(tmp_path)
     runs = [
-        (graph, name, options | ({} if name == "vrgcn" else STORES["inclusion"]))
+        (graph, name, options | ({} if name == "vrgcn" else STORES["presampled"]))
         for graph in stored
         for name, (_, options) in METHODS.items()
     ]

@@ -46,7 +46,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 WAYS: dict[str, dict[str, Any]] = {
     "": {},
     "ahead": {"prefetch": 3},
-    "cached": {"cache": "inclusion", "capacity": 0.5, "prefetch": 1},
+    "cached": {"cache": "presampled", "capacity": 0.5, "prefetch": 1},
     "by degree": {"cache": "degree", "capacity": 0.5},
 }
 Run = tuple[str, str, str]

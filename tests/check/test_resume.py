@@ -26,7 +26,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "pipegcn": [{"staleness": 3}, {"smoothing": True, "warmup": "sync"}, {"staleness": 2, "precompute": True}],
     "bns-gcn": [{"rate": 0.5, "sampler": "fixed"}, {"rate": 0.5, "precompute": True}],
     "graphsage": [
-        SMALL["graphsage"] | {"prefetch": 2, "cache": "inclusion"},
+        SMALL["graphsage"] | {"prefetch": 2, "cache": "vip"},
         SMALL["graphsage"] | {"topology": "owner", "prefetch": 1, "feature_loss": 0.2},
         SMALL["graphsage"] | {"storage": "host", "feature_rate": 0.5},
     ],

@@ -250,6 +250,12 @@ def test_against_ranks(tmp_path: Path, threshold: int, names: list[str], least: 
         assert {name: ratio for name, ratio in ratios.items() if not least < ratio < 1.4} == {}
 
 
+def test_a_cache_has_a_share_of_all_nodes_or_all_that_are_remote() -> None:
+    for capacity, storage, rows in ((0.2, "sharded", 40), (0.9, "sharded", 100), (0.9, "host", 180)):
+        options = {"fanouts": 3, "cache": "degree", "capacity": capacity, "storage": storage}
+        assert components("graphsage", **options)["cached features"] == 4 * 10 * rows + 4 * 200
+
+
 def test_a_gpu_that_draws_neighbours_has_the_graph() -> None:
     gpu, options = replace(CASE, cuda=True), {"fanouts": 3, "batch_size": 10}
     found = components("graphsage", gpu, **options)

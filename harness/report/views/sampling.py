@@ -155,7 +155,7 @@ class CacheView(ReportView):
         y, found = Axis("hit_rate_percent", "Hit rate (%)", zero=True), dict[Any, dict[float, float]]()
         if swept:
             title, caption = "Hit rate and capacity of the cache", prose("cache.figure")
-            x = Axis("capacity_percent", "Capacity (% of the boundary)", zero=True)
+            x = Axis("capacity_percent", "Capacity (%)", zero=True)
             for line, parts in itertools.product(swept, sorted({parts for _, parts in rates})):
                 there = {at: rates[v, parts].mean for at, v in line.points if (v, parts) in rates}
                 found[line, parts] = {100 * at: 100 * rate for at, rate in there.items()}
