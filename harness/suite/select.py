@@ -39,7 +39,7 @@ def matches(trial: TrialConfig, expr: str, options: Collection[str] = ()) -> boo
         expr: `method=bns-gcn|full,parts=2,rate=0.1`: all of the comma-separated terms must hold, one of the values
             after `=`. Keys: dataset, model, method, parts, partitioner, network (its label), seed, repeat, id (its
             beginning is enough), the options of methods, and with a dot those of data sets, models and training
-            (`dataset.scale`, `model.hidden`, `train.threads`); a trial that lacks the option does not match.
+            (`dataset.scale`, `model.hidden`, `train.threads`); a trial whose method lacks the option does not match.
         options: known besides those of this trial's method and of installed ones: its suite's plugins'.
 
     Raises:
@@ -78,6 +78,11 @@ def holds(trial: TrialConfig, key: str, values: Sequence[Any]) -> bool:
     known = trial.method.options | known
     if key in NAMES:
         return folded(known[key]) in [folded(str(value)) for value in values]
+    if key not in known:  # perhaps an option that a trial's options leave out where it has its default
+        from harness.runtime.method import METHODS
+
+        with contextlib.suppress(UserError):  # the records of a plugin are read without it
+            known |= METHODS.load(trial.method.name, trial.plugin).Options.option_defaults()
     return key in known and known[key] in values
 
 

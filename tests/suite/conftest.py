@@ -39,6 +39,7 @@ class BoundaryOptions(MethodOptions):
     rate: float = Field(0.1, ge=0, le=1)
     sampler: Literal["bernoulli", "fixed"] = "bernoulli"
     precompute: bool = False
+    codec: str = Field("none", exclude_if=lambda codec: codec == "none")
 
 
 class NeighbourOptions(MethodOptions):

@@ -35,6 +35,8 @@ TRIAL = TrialConfig(
         ("sampler=bernoulli, precompute=false", True),
         ("transform_before_exchange=true", False),
         ("fanouts=[10,5]", False),
+        ("codec=none", True),  # its default, which the options leave out
+        ("codec=int8", False),
         ("dataset=twin,model=sage,partitioner=metis,seed=0", True),
         ("seed=1", False),
         ("dataset.of=reddit|yelp,model.hidden=256", True),

@@ -35,7 +35,8 @@ COMPARED = [
     *(f"papers/bajaj-{table}" for table in ("table3", "table21", "table22", "table22-twin")),
     "papers/neutronbench-fig6-twin",
 ]
-PAPERS = [*TWINNED, *(f"{name}-twin" for name in TWINNED), TABLE1, PSC_TABLE1, *FIG5, *COMPARED]
+LATER = [f"papers/{name}-twin" for name in ("adaqp", "salient")]
+PAPERS = [*TWINNED, *(f"{name}-twin" for name in TWINNED), TABLE1, PSC_TABLE1, *FIG5, *COMPARED, *LATER]
 COMPUTERS = [f"papers/{what}-computers" for what in ("bns-table2", "dgs-table3", "dgs-table4")]
 PPI_GO = "papers/saint-fig2-ppi-go"
 FAIR_DATA = ["fair/computers", "fair/flickr", "fair/ogbn-arxiv"]
@@ -44,6 +45,7 @@ NEED_DATA = [*FAIR_DATA, "anchor", *ARXIV, *COMPUTERS, PPI_GO]
 PAPER = {
     "bns": "BNS-GCN, ", "psc": "PSC-GCN, ", "skewed": "Skewed sampling, ", "dgs": "DGS, ", "saint": "GraphSAINT, ",
     "bajaj": "Bajaj et al., ", "neutronbench": "NeutronBench, ",
+    "adaqp": "AdaQP, ", "salient": "SALIENT++, ",
 }  # fmt: skip
 
 
