@@ -94,6 +94,7 @@ from .runtime.step import ask as ask
 from .runtime.trainer import loss_sum as loss_sum
 from .sampling.boundary import BoundarySampler as BoundarySampler
 from .sampling.boundary import sample_boundary as sample_boundary
+from .sampling.labor import LaborSampler as LaborSampler
 from .sampling.layer_kernels import inclusion as inclusion
 from .sampling.layer_kernels import node_uniform as node_uniform
 from .sampling.layer_kernels import write_inclusion as write_inclusion

@@ -11,6 +11,7 @@ from harness import numpy as np
 from harness.plugin import (
     DrawCounts,
     FanoutSampler,
+    LaborSampler,
     MemoryCase,
     NeighbourOptions,
     Tables,
@@ -40,6 +41,16 @@ class SAGEOptions(NeighbourOptions):
         description="draw from the whole graph, or each rank from its own part, with the degrees within it",
         exclude_if=lambda scope: scope == "global",
     )
+    sampler: Literal["neighbour", "labor"] = Field(
+        "neighbour",
+        description="draw so many neighbours of each node, or so many expected by numbers that all nodes share",
+        exclude_if=lambda sampler: sampler == "neighbour",
+    )
+    importance: int = Field(
+        0, ge=0,
+        description="sampler labor: iterations of its chances (LABOR-i): fewer nodes are read, more edges drawn",
+        exclude_if=lambda iterations: iterations == 0,
+    )  # fmt: skip
 
     @property
     def stays_in_part(self) -> bool:
@@ -57,6 +68,14 @@ class SAGEOptions(NeighbourOptions):
             raise ValueError("scope: 'local' reads no remote node: leave cache and topology out")
         return self
 
+    @model_validator(mode="after")
+    def _labor_has_its_own_chances(self) -> Self:
+        if self.sampler == "labor" and self.weights != "uniform":
+            raise ValueError("weights: sampler 'labor' has chances of its own: leave weights out")
+        if self.sampler != "labor" and self.importance:
+            raise ValueError("importance: only sampler 'labor' iterates: give it, or leave importance out")
+        return self
+
 
 class GraphSAGE(MiniBatchMethod[SAGEOptions]):
     """Neighbour sampling in mini-batches, remote features fetched (Hamilton et al., NeurIPS 2017).
@@ -65,12 +84,20 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
     drawn without replacement and count deg/k (`weights: uniform`), or with the inclusion probabilities
     p_ij ~ A_ij, sum k, and count 1/p_ij (`weights: propagation`, A_ij the model's weight of the edge): both
     are unbiased. All layers' nodes are found first, then the input features are fetched from their owners.
-    With `topology: owner` these draw, too, and send what is drawn, or with `weights: propagation` whole rows.
+    With `topology: owner` these draw, too, and send what is drawn, or with `weights: propagation` and `sampler: labor`
+    whole rows.
     On a GPU what every rank draws uniformly is drawn there, from a copy of the graph: the same as on a CPU.
     Exact with all neighbours and all training nodes in one batch. Bytes: see `MiniBatchMethod`.
 
     `scope: local` trains each rank on its own part: neighbours of other parts are left out, as by `local`. No row is
     remote, nothing but the gradients of the weights is exchanged, and it is neither exact nor unbiased.
+
+    `sampler: labor` (Balin and Çatalyürek, NeurIPS 2023) draws for all of a layer's nodes by one random number of each
+    neighbour, anew for each rank, batch and layer: nodes have k of their neighbours expected, not exactly k, share more
+    of them, and fewer rows are read. Those with p_ij = min(1, k/deg) count 1/p_ij, which is unbiased; the public code
+    divides by the sum of 1/p_ij instead, which is not. `importance` iterations (LABOR-i) raise the chances of
+    neighbours that many nodes share, at the same variance: fewer rows still, but more than k edges; a GPU leaves these
+    to the host. See `draw_labor`.
     """
 
     name = "graphsage"
@@ -91,12 +118,14 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
-        weights = None
+        fanouts, weights = per_layer(self.options.fanouts, source.depth, "fanouts"), None
+        if self.options.sampler == "labor":
+            return LaborSampler(source, fanouts, self.options.importance)
         if self.options.weights == "propagation":
             _, weights = propagation_scales(source.topology, source.propagation)
             if weights is None:
                 weights = np.ones(source.topology.num_nodes)
-        return FanoutSampler(source, per_layer(self.options.fanouts, source.depth, "fanouts"), weights)
+        return FanoutSampler(source, fanouts, weights)
 
     def chances(self) -> NDArray[np.float64]:
         """See `MiniBatchMethod`: Proposition 1 of SALIENT++ (Kaler et al., MLSys 2023).
@@ -114,7 +143,7 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
     @classmethod
     def device_draws(cls, options: SAGEOptions) -> bool:
         """See `MiniBatchMethod`: uniform draws from a graph that every rank has."""
-        return options.weights == "uniform" and super().device_draws(options)
+        return options.weights == "uniform" and not options.importance and super().device_draws(options)
 
     @property
     def warnings(self) -> list[str]:
@@ -128,14 +157,21 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
     def memory(cls, options: SAGEOptions, case: MemoryCase) -> dict[str, int]:
         """See `MemoryCase.drawn`; a GPU has the graph, too (`MemoryCase.drawn_on_device`).
 
-        "own part" is the graph of scope local: the whole one is a map.
+        "own part" is the graph of scope local: the whole one is a map. Importance has two numbers of 8 bytes of a node.
         """
-        components = case.drawn(options, options.fanouts, "fanouts", each=True)
+        labor = options.sampler == "labor"
+        edges = "any" if options.importance else "expected" if labor else "drawn"
+        how: dict[str, Any] = {"each": True, "edges": edges}
+        components = case.drawn(options, options.fanouts, "fanouts", **how)
+        if options.importance:
+            components["sampling"] *= 5
         if options.stays_in_part:
             weights = 4 if case.weighted else 0
             components["own part"] = 8 * (case.nodes + 1) + (4 + weights) * (case.train.edges - case.train.cut)
         if not cls.device_draws(options):
             return components
         fanouts = per_layer(options.fanouts, case.model.depth, "fanouts")
-        blocks = case.largest_blocks(case.batch_rows(options.batch_size), fanouts, each=True)
+        blocks = case.largest_blocks(case.batch_rows(options.batch_size), fanouts, **how)
+        if labor:  # reads all edges to find those that it draws
+            return components | case.drawn_on_device(max(case.edges_of(b.dst) for b in blocks), options, entry=80)
         return components | case.drawn_on_device(max(block.edges for block in blocks), options)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from harness.graph.spmm import engine_problem
 from harness.models.architecture import Architecture, eq3_values, evaluation_values, training_values
@@ -22,6 +23,8 @@ from harness.sampling.sample import per_layer
 
 # Bytes sent in an epoch by all ranks together, by purpose; a purpose that is not named has none.
 Bytes = dict[str, int]
+
+Edges = Literal["drawn", "expected", "any"]
 
 IN_CHUNKS = 4.0  # times `evaluation_mib`, the device memory of a `ChunkedEvaluation`: 3.0 was the most measured
 
@@ -251,14 +254,15 @@ class MemoryCase:
         return components | {"weights and optimizer": self._weights()} | evaluation
 
     def drawn(
-        self, options: NodeBatchOptions, drawn: int | list[int], key: str, *, each: bool, layers: Layers = "nested"
-    ) -> Components:
+        self, options: NodeBatchOptions, drawn: int | list[int], key: str, *, each: bool, layers: Layers = "nested",
+        edges: Edges = "drawn",
+    ) -> Components:  # fmt: skip
         """Return the components of a method whose largest batch has the bounds of `largest_blocks`.
 
-        `drawn` is the value of its option `key`: nodes drawn in a layer, `each` and `layers` as for `largest_blocks`.
+        `drawn` is the value of its option `key`: nodes drawn in a layer; the rest is as for `largest_blocks`.
         """
-        numbers = per_layer(drawn, self.model.depth, key)
-        blocks = self.largest_blocks(self.batch_rows(options.batch_size), numbers, each=each, layers=layers)
+        numbers, rows = per_layer(drawn, self.model.depth, key), self.batch_rows(options.batch_size)
+        blocks = self.largest_blocks(rows, numbers, each=each, layers=layers, edges=edges)
         return self.mini_batch(blocks, options)
 
     def drawn_on_device(self, read: int, options: MiniBatchOptions, *, entry: int = 48) -> Components:
@@ -299,23 +303,29 @@ class MemoryCase:
         return [BlockSize(nodes, nodes, min(self.edges_of(nodes), nodes * nodes))] * self.model.depth
 
     def largest_blocks(
-        self, rows: int, drawn: Sequence[int], *, each: bool, layers: Layers = "nested"
+        self, rows: int, drawn: Sequence[int], *, each: bool, layers: Layers = "nested", edges: Edges = "drawn"
     ) -> list[BlockSize]:
         """Return bounds of a batch's blocks, input layer first, for `rows` targets.
 
         In a layer `drawn` nodes (input layer first; negative: all there are) are drawn for `each` destination, or
         for all of them together, in which case `layers` (see `LayerSampler`) says what else are sources: no two draws
-        coincide, but there are never more nodes than the graph has.
+        coincide, but there are never more nodes than the graph has. `edges`: exactly what is drawn, or so
+        many `expected` for each destination, or `any` number for as many distinct nodes expected.
         """
         blocks, targets = list[BlockSize](), rows
+
+        def most(mean: int) -> int:
+            """Independent draws of so many expected are at most 5 standard deviations above that."""
+            return mean + math.ceil(5 * math.sqrt(max(mean, 0)))
+
         for number in reversed(drawn):
-            # Independent draws of so many expected are at most 5 standard deviations above that.
-            together = number + math.ceil(5 * math.sqrt(max(number, 0)))
-            nodes = self.nodes if number < 0 else min(self.nodes, rows * number if each else together)
-            entries = min(self.edges_of(rows), rows * number if number >= 0 else self.edges)
+            nodes = rows * number if each else number
+            nodes = self.nodes if number < 0 else min(self.nodes, nodes if each and edges == "drawn" else most(nodes))
+            # Edges of one node are drawn together: all destinations may have most at once.
+            entries = {"drawn": rows * number, "expected": rows * most(number), "any": self.edges}[edges]
+            entries = min(self.edges_of(rows), entries if number >= 0 else self.edges)
             certain = {"nested": rows, "public": targets, "paper": 0}[layers]
-            most = max(certain, min(self.nodes, certain + nodes))
-            blocks.append(BlockSize(rows, most, entries))
+            blocks.append(BlockSize(rows, max(certain, min(self.nodes, certain + nodes)), entries))
             rows = blocks[-1].src
         return blocks[::-1]
 

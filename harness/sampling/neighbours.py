@@ -260,15 +260,6 @@ def _number(targets, columns, table):  # type: ignore[no-untyped-def]
     return sources[:count].astype(np.int64)
 
 
-def sample_on_device(graph: GraphOnDevice, targets: Ints, fanouts: Sequence[int], seed: int) -> Sample:
-    """Return the sample that `FanoutSampler` draws without weights of nodes; the host waits twice a layer."""
-    layers, nodes = list[LayerOnDevice](), upload(targets, graph.indptr.device)
-    for depth, fanout in enumerate(reversed(fanouts)):
-        layers.append(draw_on_device(graph, nodes, fanout, batch_seed(seed, 0, 0, depth)))
-        nodes = layers[-1].sources
-    return Sample(layers[::-1], targets.size)
-
-
 def draw_on_device(graph: GraphOnDevice, targets: Tensor, fanout: int, seed: int) -> LayerOnDevice:
     """Draw at most `fanout` (-1: all) neighbours of every target (int64 [n], distinct), uniformly.
 
@@ -306,6 +297,18 @@ def _floyd_on_device(degrees: Tensor, fanout: int, bits: Tensor) -> Tensor:
     return picks
 
 
+def sample_on_device(
+    graph: GraphOnDevice, targets: Ints, fanouts: Sequence[int], seed: int,
+    draw: Callable[..., LayerOnDevice] = draw_on_device,
+) -> Sample:  # fmt: skip
+    """Return the sample of layers that `draw(graph, nodes, fanout, seed)` draws, as `draw_on_device` does."""
+    layers, nodes = list[LayerOnDevice](), upload(targets, graph.indptr.device)
+    for depth, fanout in enumerate(reversed(fanouts)):
+        layers.append(draw(graph, nodes, fanout, batch_seed(seed, 0, 0, depth)))
+        nodes = layers[-1].sources
+    return Sample(layers[::-1], targets.size)
+
+
 class FanoutSampler:
     """Draws at most so many in-neighbours of every node, layer by layer (GraphSAGE, Algorithm 2).
 
@@ -313,18 +316,21 @@ class FanoutSampler:
     may have its draws on a device, which then keeps the `graph`; what is drawn is the same.
     """
 
+    _draw_on_device = staticmethod(draw_on_device)
+
     def __init__(self, source: Source, fanouts: Sequence[int], node_weights: Floats | None = None) -> None:
         self._fanouts = fanouts
         on_host = source.device.type == "cpu"
         if not on_host and node_weights is not None:
             raise ValueError("draws by weights of nodes are the host's")
         self.graph = None if on_host else GraphOnDevice.of(source.topology, source.device)
+        self._draw: Callable[..., LayerSample]
         self._draw = partial(draw_neighbours, source.topology, tables=source.tables, node_weights=node_weights)
 
     def sample(self, targets: Ints, seed: int) -> Sample:
         """See `Sampler`."""
         if self.graph is not None:
-            return sample_on_device(self.graph, targets, self._fanouts, seed)
+            return sample_on_device(self.graph, targets, self._fanouts, seed, self._draw_on_device)
         return sample_layers(self._draw, targets, self._fanouts, seed)
 
 

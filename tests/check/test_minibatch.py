@@ -32,6 +32,7 @@ SPEC = TrainSpec(epochs=EPOCHS, threads=1)
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsage": ("graphsage", {"fanouts": [3, 2], "batch_size": 4}),
     "graphsage weighted": ("graphsage", {"fanouts": 2, "batch_size": 4, "weights": "propagation"}),
+    "graphsage labor": ("graphsage", {"fanouts": [3, 2], "batch_size": 4, "sampler": "labor", "importance": 2}),
     "fastgcn": ("fastgcn", {"sizes": 20, "batch_size": 4}),
     "ladies": ("ladies", {"sizes": 6, "batch_size": 4}),
     "ladies poisson": ("ladies", {"sizes": 6, "batch_size": 4, "estimator": "poisson"}),

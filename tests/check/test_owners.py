@@ -34,6 +34,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsage": ("graphsage", {"fanouts": [4, 2, 3], "batch_size": 4}),
     "graphsage all": ("graphsage", {"fanouts": [-1, 3, 1], "batch_size": 0}),
     "graphsage by weight": ("graphsage", {"fanouts": 2, "batch_size": 4, "weights": "propagation"}),
+    "graphsage labor": ("graphsage", {"fanouts": 2, "batch_size": 4, "sampler": "labor", "importance": 1}),
     "dgs": ("dgs", DGS),
     "dgs unbiased": ("dgs", DGS | {"estimator": "unbiased"}),
     "ladies": ("ladies", {"sizes": 8, "batch_size": 4}),
@@ -150,7 +151,7 @@ def asked(graph: GraphData, method: str, options: dict[str, Any], rank: int, bat
     nodes = neighbours = 0
     degree = np.diff(graph.indptr)
     fanouts = options["fanouts"] if isinstance(options.get("fanouts"), list) else [options.get("fanouts")] * 3
-    whole = "fanouts" not in options or options.get("weights") == "propagation"
+    whole = "fanouts" not in options or "weights" in options or "sampler" in options
     known = set(batch.layers[-1].tolist())
     for layer, fanout in zip(batch.layers[-2::-1], fanouts[-2::-1], strict=True):
         wanted = set(layer.tolist())

@@ -29,6 +29,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         SMALL["graphsage"] | {"prefetch": 2, "cache": "vip"},
         SMALL["graphsage"] | {"topology": "owner", "prefetch": 1, "feature_loss": 0.2},
         SMALL["graphsage"] | {"storage": "host", "feature_rate": 0.5},
+        SMALL["graphsage"] | {"sampler": "labor", "importance": 1, "prefetch": 1},
     ],
     "graphsaint": [
         SMALL["graphsaint"] | {"scope": "local", "reshuffle": 2},

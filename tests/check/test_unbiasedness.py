@@ -23,6 +23,8 @@ SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
     "cagnet fixed below one": ("cagnet", {"rate": 0.03, "sampler": "fixed"}),
     "psc random": ("psc-gcn", {"rate": 0.3, "staleness": 0, "sampler": "random"}),
     "graphsage weighted": ("graphsage", {"fanouts": 3, "batch_size": 8, "weights": "propagation"}),
+    "graphsage labor": ("graphsage", {"fanouts": 3, "batch_size": 8, "sampler": "labor"}),
+    "graphsage important": ("graphsage", {"fanouts": 3, "batch_size": 8, "sampler": "labor", "importance": 2}),
     "guided": ("support.methods:Guided", {"fanouts": 3, "batch_size": 8}),
     "ladies nested": ("ladies", {"sizes": 10, "batch_size": 8, "layers": "nested", "estimator": "poisson"}),
     "ladies public": ("ladies", {"sizes": 10, "batch_size": 8, "layers": "public", "estimator": "poisson"}),

@@ -36,7 +36,10 @@ WHOLE = {"scope": "local", "fanouts": -1, "batch_size": 0}  # what draws nothing
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("method", "options"), [("local", {}), ("graphsage", WHOLE)])
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("local", {}), ("graphsage", WHOLE), ("graphsage", WHOLE | {"sampler": "labor", "importance": 1})],
+)
 def test_it_is_single_process_training_without_the_edges_between_parts(
     method: str, options: dict[str, Any], weighted: bool, tmp_path: Path
 ) -> None:

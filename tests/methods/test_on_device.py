@@ -51,6 +51,9 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsage asking": ("graphsage", {"fanouts": 3, "batch_size": 4, "topology": "owner"}),
     "graphsage asking ahead": ("graphsage", {"fanouts": 3, "batch_size": 4, "topology": "owner", "prefetch": 2}),
     "graphsage alone": ("graphsage", {"fanouts": 3, "batch_size": 4, "scope": "local"}),
+    "graphsage labor": ("graphsage", {"fanouts": 3, "batch_size": 4, "sampler": "labor"}),
+    "graphsage labor ahead": ("graphsage", {"fanouts": [3, -1], "batch_size": 4, "sampler": "labor", "prefetch": 2}),
+    "graphsage important": ("graphsage", {"fanouts": 3, "batch_size": 4, "sampler": "labor", "importance": 2}),
     "graphsage of less": ("graphsage", {"fanouts": 3, "batch_size": 4, "feature_rate": 0.6}),
     "graphsage of host": ("graphsage", {"fanouts": 3, "batch_size": 4, "feature_rate": 0.6, "storage": "host"}),
     HOST: (
@@ -93,7 +96,7 @@ RUNS: list[Key] = [(1, name, "sage") for name, (method, _) in METHODS.items() if
 QUICK: list[Key] = [(2, name, "sage") for name in ("bns-gcn", "graphsage")]
 DRAWN_THERE = ("graphsage", "fastgcn", "ladies", "skewed", "graphsaint", "clustergcn", "vrgcn", "dgs")
 DRAWN_OTHERWISE = ("graphsaint edges",)  # some nodes have no neighbours; chances are tested by themselves
-DRAWN_HERE = ("graphsage asking", "graphsage asking ahead", "ladies asking", "dgs asking")
+DRAWN_HERE = ("graphsage asking", "graphsage asking ahead", "graphsage important", "ladies asking", "dgs asking")
 
 Waits = set[tuple[str, str]]
 COUNTS = ("copy to the host", "harness/runtime/comm.py:exchange_counts")  # how many rows come: memory is made for them
@@ -111,6 +114,7 @@ SEEN = {  # how many edges there are into a layer's destinations, and nodes that
     ("_local_scalar_dense", "harness/sampling/sample.py:rows"),
     ("nonzero", "harness/sampling/sample.py:number_nodes"),
 }
+LABOR = {("nonzero", "harness/sampling/labor.py:draw_labor_on_device")}  # how many edges are drawn
 LAYERED = SEEN | {  # how many candidates there are (of each side, and their sums), drawn nodes, edges, own rows
     ("_local_scalar_dense", "harness/sampling/layerwise.py:weigh"),
     ("nonzero", "harness/sampling/layerwise.py:layer"),
@@ -156,7 +160,7 @@ ALLOWED: dict[str, Waits] = {
     "pipegcn": {TRANSFER},
     "adaqp": ASSIGNED,
     "psc-gcn": {ASKED, TRANSFER} | EDGES,
-    "graphsage": {COUNTS, TRANSFER, READ, OWNED} | SAMPLED,
+    "graphsage": {COUNTS, TRANSFER, READ, OWNED} | SAMPLED | SEEN | LABOR,
     "fastgcn": {COUNTS, TRANSFER, PLACED} | GLOBAL,
     "ladies": {COUNTS, TRANSFER, PLACED, OWNED} | LAYERED,
     "skewed": {COUNTS, PLACED, SKEWED, LABELLED, TRANSFER} | LAYERED | SUBGRAPH | NODES,

@@ -78,6 +78,7 @@ SHIPPED = {
     "graphsage": [
         *[DRAWN | more for more in ({}, {"prefetch": 2}, {"pool": 2}, {"topology": "owner"}, {"storage": "host"})],
         *[DRAWN | {"cache": "degree"}, DRAWN | {"feature_rate": 0.5}, {"fanouts": -1, "batch_size": 0}],
+        *[DRAWN | {"sampler": "labor"} | more for more in ({}, {"importance": 2}, {"topology": "owner"})],
     ],
     "graphsaint": [
         *[{"size": 20, "sampler": each} for each in ("rw", "mrw", "edge", "node", "frontier", "forest-fire")],

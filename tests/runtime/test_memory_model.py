@@ -204,6 +204,23 @@ def test_a_batch_has_no_more_edges_than_its_rows() -> None:
     assert histories[0] - histories[1] == 4 * (200 - 70) * 8
 
 
+def test_batches_of_labor_are_bounded_by_what_they_expect() -> None:
+    """Fan-out 2 of 10 targets: 20 nodes expected, 5 roots of 20 more; of a target 2 edges, 5 roots of 2 more."""
+    blocks = CASE.largest_blocks(10, [-1, 2], each=True, edges="expected")
+    assert [(block.dst, block.src, block.edges) for block in blocks] == [(53, 200, 2000), (10, 53, 10 * (2 + 8))]
+    drawn, importance = ({"batch_size": 10, "fanouts": 2, "sampler": "labor", "importance": n} for n in (0, 2))
+    any_edges = CASE.largest_blocks(10, [2], each=True, edges="any")
+    assert [(block.dst, block.src, block.edges) for block in any_edges] == [(10, 53, 2000)]
+    plain, more = components("graphsage", **drawn), components("graphsage", **importance)
+    assert {name for name in plain if plain[name] != more[name]} == {"sampling", "sampled blocks"}
+    assert (plain["sampling"], more["sampling"]) == (4 * 200, (4 + 8 + 8) * 200)
+    assert size("graphsage", **drawn) > size("graphsage", batch_size=10, fanouts=2)
+    gpu = replace(CASE, cuda=True, most_edges=lambda rows: min(7 * rows, 2000))
+    read = gpu.largest_blocks(10, [2, 2], each=True, edges="expected")[0].dst
+    assert components("graphsage", gpu, **drawn)["sampling"] == 4 * 200 + 80 * min(7 * read, 2000)
+    assert "graph" not in components("graphsage", gpu, **importance)
+
+
 TRAINED: dict[str, dict[str, Any]] = {
     "full": {}, "bns-gcn": {"rate": 0.1}, "pipegcn": {"smoothing": True}, "psc-gcn": {"staleness": 2}, "cagnet": {},
     "adaqp": {}, "roc": {"budget_share": 0.5}, "local": {}, "graphsage": {"fanouts": 5}, "vrgcn": {},
