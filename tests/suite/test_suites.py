@@ -19,7 +19,7 @@ from harness.tune.space import Searched
 
 SUITES = Path(__file__).resolve().parents[2] / "suites"
 FAIR = ["fair/small", "fair/products-like", "fair/reddit-like"]
-NAMES = ["amazon", "arxiv", *FAIR, "planetoid", "ppi", "products", "quickstart", "reddit", "yelp"]
+NAMES = ["amazon", "arxiv", *FAIR, "labor-nodes", "planetoid", "ppi", "products", "quickstart", "reddit", "yelp"]
 PSC = [f"papers/psc-{what}" for what in ("table2", "table3", "fig6", "fig7", "fig8")]
 SKEWED = [f"papers/skewed-{what}" for what in ("fig3", "fig4", "fig5", "centralised")]
 TABLE1 = "papers/skewed-table1"  # of real graphs that are small enough, so that it needs no twin
