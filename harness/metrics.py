@@ -205,10 +205,12 @@ def _table() -> Iterable[Metric]:
         "best); none with `train: {eval_every: 0, final_eval: false}`")
     yield _score("best_val", best, "Best validation score", key="summary.best_val")
     yield _score("test_at_best_val", best, "Test score", key="summary.test_at_best_val")
-    yield _time("time_to_target_s", "training time (evaluations excluded, warm-up included) until `train.target` was "
-        "reached, of each epoch the slowest rank's")
+    yield _time("time_to_target_s", "training time (evaluations excluded, warm-up and `precompute_s` included) until "
+        "`train.target` was reached, of each epoch the slowest rank's")
+    yield _time("precompute_s", "part of the set-up in which features are aggregated for all epochs (`precompute`, "
+        "`sign`, `vrgcn`); largest of the ranks", "Precomputation", epoch_doc="before the first epoch")
     prepared = ("`setup_s` and what the making of what it found ready-made took (the partition; `result.found` in the "
-        "record); that and `time_to_target_s`. None where a making's time is not known")
+        "record); that and the epochs of `time_to_target_s`. None where a making's time is not known")
     yield _time("time_to_target_with_setup_s", prepared, "Time to target with set-up")
     yield _time("prepared_s", prepared, "Set-up and what it found")
     for phase in PHASES:

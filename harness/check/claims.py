@@ -221,7 +221,7 @@ def _case(run: CheckRun) -> BytesCase:
     graph, itemsize = run.tiny.graph, run.spec.itemsize
     return BytesCase(
         epoch=0, parts=run.world, boundary=run.tiny.boundary(), nodes=run.tiny.seen().size, itemsize=itemsize,
-        model=GNN(run.network, graph.features.shape[1], graph.num_classes, seed=0, dtype=torch.float32),
+        model=GNN(run.case.trained, graph.features.shape[1], graph.num_classes, seed=0, dtype=torch.float32),
         label_bytes=graph.num_classes * itemsize if graph.multilabel else 8, weighted=graph.weights is not None,
     )  # fmt: skip
 
@@ -313,7 +313,7 @@ def exact_check(runs: Sequence[CheckRun], options: dict[str, Any]) -> Check:
 
 
 def _inexact(run: CheckRun, ranks: Result) -> list[str]:
-    want = expected(run.tiny.name, run.model)
+    want = expected(run.tiny.name, run.case.trained.model_dump_json())
     wrong = next(filter(None, (difference(outcome, want) for outcome in outcomes_of(ranks))), "")
     return [f"{run}: {wrong}"] if wrong else []
 
@@ -329,15 +329,16 @@ class Expected:
 
 
 @functools.cache
-def expected(graph_name: str, model_name: str) -> Expected:
-    """Train the dense oracle on a tiny graph, from the weights that seed 0 gives."""
-    graph, model = tiny_graph(graph_name), MODELS[model_name]
+def expected(graph_name: str, spec: str) -> Expected:
+    """Train the dense oracle of a `ModelSpec`, as JSON, on a tiny graph, from the weights that seed 0 gives."""
+    graph, model = tiny_graph(graph_name), ModelSpec.model_validate_json(spec)
+    mean, last = model.options.get("propagation") == "mean", model.options.get("powers") == "last"
 
     def logits(adjacency: NDArray[np.float64], x: Tensor, weights: oracle.Weights) -> Tensor:
         return oracle.logits(
-            oracle.propagation_matrix(adjacency, model.name), x, weights,
+            oracle.propagation_matrix(adjacency, "sage" if mean else model.name), x, weights,
             model=model.name, layers=model.layers, linear=model.linear_layers,
-            norm=model.norm == "layer", residual=model.residual, order=model.order,
+            norm=model.norm == "layer", residual=model.residual, order=model.order, last=last,
         )  # fmt: skip
 
     network = GNN(model, graph.features.shape[1], graph.num_classes, seed=0, dtype=torch.float64)

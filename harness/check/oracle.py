@@ -66,8 +66,9 @@ def logits(
     norm: bool,
     residual: bool,
     order: int = 1,
+    last: bool = False,
 ) -> Tensor:
-    """Return the logits [N, C] of all nodes; `order`: the highest power of mixhop."""
+    """Return the logits [N, C] of all nodes; `order`: the highest power of mixhop, `last`: it has no other."""
     h = x
     total = layers + linear
     for i in range(total):
@@ -77,7 +78,8 @@ def logits(
                 heads = attention(matrix, h @ w["weight"], w["weight_src"], w["weight_dst"])
                 out = (heads.flatten(1) if i + 1 < total else heads.mean(1)) + w["bias"]
             elif model == "mixhop":
-                out = mixed(matrix, h, w["weight"], order, add=i + 1 == total) + w["bias"]
+                first = order if last else 0
+                out = mixed(matrix, h, w["weight"], order, add=i + 1 == total, first=first) + w["bias"]
             else:
                 out = matrix @ (h @ w["weight"]) + w["bias"]
             if model == "sage":
@@ -94,9 +96,10 @@ def logits(
     return h
 
 
-def mixed(matrix: Tensor, h: Tensor, weight: Tensor, order: int, *, add: bool) -> Tensor:
-    """Return the powers' rows M^k H W_k side by side, or added up; the W_k are the columns of `weight`."""
-    powers = [torch.linalg.matrix_power(matrix, k) @ h @ w for k, w in enumerate(weight.chunk(order + 1, 1))]
+def mixed(matrix: Tensor, h: Tensor, weight: Tensor, order: int, *, add: bool, first: int = 0) -> Tensor:
+    """Return the powers' rows M^k H W_k, k from `first` on, side by side or added up; W_k are columns of `weight`."""
+    columns = enumerate(weight.chunk(order + 1 - first, 1), first)
+    powers = [torch.linalg.matrix_power(matrix, k) @ h @ w for k, w in columns]
     return torch.stack(powers).sum(0) if add else torch.cat(powers, 1)
 
 

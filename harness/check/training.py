@@ -63,10 +63,20 @@ class Case:
         out = Path(tempfile.mkdtemp())
         return (set_up if rehearsed else Trainer)(Worker(self.job(out), rank, world), RankReport(out, rank))
 
+    @property
+    def _name(self) -> str:
+        return self.method if self.plugin is not None else _class_path(self.method)
+
+    @property
+    def trained(self) -> ModelSpec:
+        """The model that the method trains."""
+        method = METHODS.load(self._name, self.plugin)
+        return method.model_of(method.Options(**self.options), self.model) or self.model
+
     def job(self, out: Path) -> Job:
         """Return the job of its ranks, which write to `out`."""
-        name = self.method if self.plugin is not None else _class_path(self.method)
-        config = RunConfig.model_validate(vars(self) | {"method": MethodSpec(name=name, options=self.options)})
+        own = {"method": MethodSpec(name=self._name, options=self.options), "model": self.trained}
+        config = RunConfig.model_validate(vars(self) | own)
         graph, parts, inductive = self.data.graph, self.data.parts, self.data.inductive
         return Job(
             config=config, graph=graph, train_view=parts.train, full_view=parts.full, inductive=inductive,

@@ -154,10 +154,10 @@ class GraphLayer(Registered, Module):
     group = "harness.models"
     name: ClassVar[str]
     Options: ClassVar[type[Spec]] = Spec  # its own, in a suite `model: {name: {gin: {eps: 0.1}}}`
-    propagation: ClassVar[Propagation]  # that it aggregates with, or that samplers take for one
+    propagation: Propagation  # that it aggregates with, or that samplers take for one
     reads: ClassVar[frozenset[str]] = frozenset()  # which of `OWN_KEYS` of a suite's `model` it depends on
     attends: ClassVar[bool] = False  # its aggregation depends on weights that are learnt
-    reads_own: ClassVar[bool] = True  # a node's own row, for which its aggregation has no self loop
+    reads_own: bool = True  # a node's own row, for which its aggregation has no self loop
     can_transform_first: ClassVar[bool] = True  # H W can be exchanged instead of H
     _module: ClassVar[type]
     hops: int = 1  # aggregations one behind the other, each with a block of its own

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
 
 from harness.deferred import torch
 from harness.graph.block import MEAN, SYMMETRIC, Block, own_rows
 from harness.models.layer import BlockSize, Fetch, GraphLayer, HopFetch, LayerCase, LayerValues, ModelSpec, Products
+from harness.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -140,12 +143,22 @@ class GATLayer(GraphLayer):
         return block.dst * (self.inputs + 2 * self.transformed + 2 * self.outputs) + received
 
 
+class MixHopOptions(Spec):
+    """Options of MixHop."""
+
+    propagation: Literal["mean", "symmetric"] = Field("symmetric", description="S: sage's mean, or gcn's")
+    powers: Literal["all", "last"] = Field(
+        "all", description="powers of S, 0 to K, or S^K alone, which makes one layer the model SGC"
+    )
+
+
 class MixHopLayer(GraphLayer):
     """MixHop: [H W_0 | S H W_1 | ... | S^K H W_K] + b, S = D^-1/2 (A + I) D^-1/2.
 
     (Abu-El-Haija et al., ICML 2019; Zeng et al., JPDC 2021, Eq. 5.) Where the output is the logits the powers
-    are added up instead, each of the full width. K hops with t_0 = H and t_k = S t_(k-1), each on a block of its own,
-    one behind the other. The output's own rows in t_k are those of its rows in all blocks behind. What a hop
+    are added up instead, each of the full width. With `powers: last` it is S^K H W + b (SGC, Wu et al., ICML
+    2019, Eq. 8), with `propagation: mean` S = D^-1 A. K hops with t_0 = H and t_k = S t_(k-1), each on a block of
+    its own, one behind the other. The output's own rows in t_k are those of its rows in all blocks behind. What a hop
     exchanges is t_(k-1), and W_k comes after S^k: in the input layer nothing of that needs a gradient
     (docs/design/numerics.md).
 
@@ -153,22 +166,28 @@ class MixHopLayer(GraphLayer):
         inputs, outputs: widths; the output's is a multiple of `order` + 1 if the powers stand side by side.
         order: K.
         add: add up powers of the full width.
+        options: the layer's own.
     """
 
     name = "mixhop"
     propagation = SYMMETRIC
     reads = frozenset(("order",))
     can_transform_first = False  # it aggregates H only
+    Options = MixHopOptions
 
-    def __init__(self, inputs: int, outputs: int, order: int, *, add: bool) -> None:
-        self._width = outputs if add else outputs // (order + 1)
-        super().__init__(inputs, outputs, (order + 1) * self._width)
+    def __init__(self, inputs: int, outputs: int, order: int, *, add: bool, options: MixHopOptions) -> None:
+        self.first = order if options.powers == "last" else 0  # power of S that the first W multiplies
+        powers = order + 1 - self.first
+        self._width = outputs if add else outputs // powers
+        super().__init__(inputs, outputs, powers * self._width)
         self.hops, self._add = order, add
+        if options.propagation == "mean":
+            self.propagation, self.reads_own = MEAN, self.first == 0
 
     @classmethod
     def check_spec(cls, spec: ModelSpec) -> None:
         """See `GraphLayer`: the powers share the hidden width."""
-        if spec.hidden % (spec.order + 1):
+        if spec.hidden % (spec.order + 1) and cls.options_of(spec).powers == "all":
             raise ValueError(
                 f"order: a hidden width of {spec.hidden} is not divisible by {spec.order + 1}, the powers "
                 f"0 to {spec.order}"
@@ -177,39 +196,36 @@ class MixHopLayer(GraphLayer):
     @classmethod
     def label(cls, spec: ModelSpec) -> str:
         """See `GraphLayer`."""
-        return f"k{spec.order}"
+        return "-".join([f"k{spec.order}", *map(str, spec.options.values())])
 
     @classmethod
     def build(cls, spec: ModelSpec, inputs: int, outputs: int, *, last: bool, products: Products) -> MixHopLayer:
         """See `GraphLayer`."""
-        return cls(inputs, outputs, spec.order, add=last)
+        return cls(inputs, outputs, spec.order, add=last, options=cls.options_of(spec))
 
     def reached(self, hop: int) -> Tensor:
         """See `GraphLayer.reached`: t_hop is of use to all powers above `hop`."""
-        return self.weight[:, (hop + 1) * self._width :].contiguous()
+        return self.weight[:, max(0, hop + 1 - self.first) * self._width :].contiguous()
 
     def run(
         self, blocks: Sequence[Block], h: Tensor, fetch: HopFetch, transform_first: bool, aggregated: Tensor | None
     ) -> Tensor:
-        """See `GraphLayer`; `aggregated` is t_1, [num_dst of the first block, inputs]."""
-        powers = self.hops + 1
+        """See `GraphLayer`; `aggregated` is t_1, [num_dst of the first block, inputs], or [t_1 | ... | t_j]."""
         # By columns of a wider matrix oneDNN's product takes up to a thousand times as long.
         weights = [columns.contiguous() for columns in self.weight.split(self._width, 1)]
         biases = [self.bias, *[None] * self.hops] if self._add else self.bias.split(self._width)
-
-        def product(t: Tensor, power: int) -> Tensor:
-            result: Tensor = self.linear(own_rows(blocks[power:], t), weights[power], biases[power])
-            return result
-
+        given = () if aggregated is None else aggregated.split(self.inputs, 1)
         # A power's product stands before the next hop, so that the backward pass has few gradients at once.
-        t, products = h, [product(h, 0)]
-        for power in range(1, powers):
-            if power == 1 and aggregated is not None:
-                t = aggregated
-            else:
+        t, products = h, list["Tensor"]()
+        for power in range(self.hops + 1):
+            if 0 < power <= len(given):
+                t = given[power - 1].contiguous()
+            elif power:
                 t = blocks[power - 1].aggregate(fetch(t, power - 1), self.propagation)
-            found = product(t, power)
-            if self._add:
+            if (number := power - self.first) < 0:
+                continue
+            found: Tensor = self.linear(own_rows(blocks[power:], t), weights[number], biases[number])
+            if self._add and products:
                 products[0] = products[0].add_(found)
             else:
                 products.append(found)
@@ -224,13 +240,14 @@ class MixHopLayer(GraphLayer):
         its gradient, a scaled copy, and the gradient of the source; or that, what peers sent, and their sum.
         """
         d, outputs, start = self.inputs, case.blocks[-1].dst * self.outputs, case.blocks[0]
-        kept = before = (start.dst if case.exchanged else start.src) * d if case.keeps_input else 0
+        before = (start.dst if case.exchanged else start.src) * d if case.keeps_input else 0
+        kept = 0 if self.first else before
         forward = backward = 0
         for hop, size in enumerate(case.blocks):
             if case.aggregated and hop == 0:
                 kept += before
                 continue
-            kept += size.dst * d
+            kept += size.dst * d if hop + 1 >= self.first else 0
             forward = max(forward, kept + (1 + case.exchanged) * size.src * d)
             boundary = size.src - size.dst if case.exchanged else 0
             backward = max(backward, size.src + max(size.dst, boundary))

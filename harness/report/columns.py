@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from harness.metrics import Metric
-from harness.results.frames import is_baseline
+from harness.results.frames import is_baseline, trained_s
 from harness.results.projection import shares_cores
 from harness.results.record import Record
 from harness.results.reduce import between_ranks
@@ -171,7 +171,7 @@ def part_sizes(record: Record) -> tuple[tuple[int, int], ...] | None:
 def curve_of(sums: pd.DataFrame) -> pd.DataFrame:
     """Return a trial's learning curve from its `epoch_sums`: evaluated epochs (from 1), time_s, sent_bytes, score.
 
-    Sums over the epochs so far, warm-up included, evaluation not: `time_s` of the slowest rank's epoch time in seconds,
+    Sums over the epochs so far, warm-up and precomputation included, evaluation not: `time_s` of `trained_s`,
     `sent_bytes` of the payload between ranks.
     """
     curve = sums.cumsum(skipna=False).assign(score=sums["score"]).dropna(subset=["score"]).reset_index()
@@ -190,7 +190,7 @@ def epoch_sums(epochs: pd.DataFrame) -> pd.DataFrame:
     by_epoch = epochs.assign(sent_bytes=sent).groupby("epoch", sort=True)
     return pd.DataFrame(
         {
-            "time_s": by_epoch["epoch_time_s"].max(),
+            "time_s": trained_s(epochs),
             "sent_bytes": by_epoch["sent_bytes"].sum(min_count=1),
             "score": by_epoch["val_score"].first(),
         }

@@ -233,7 +233,9 @@ def _setting(inputs: ResultInputs, row: Mapping[Any, Any], ignoring: str) -> dic
     setting["data"], setting["partition.content"] = inputs.data(row)
     setting["traffic"] = text(config.get("traffic", LATER["traffic"]))
     setting["search"] = "settings" if of_a_search(config) else None
-    for key, value in flatten(without_target(of_workload(dict(config)))).items():
+    usual = of_workload(dict(config))
+    setting["model"] = text((usual.get("model") or {}).get("name") or row.get("model"))  # a method may have its own
+    for key, value in flatten(without_target(usual)).items():
         is_default = key in LATER and value == LATER[key]  # older records do not have these keys
         shared = key.split(".")[0] in ("dataset", "model", "train", "partition") and key != "partition.parts"
         if shared and not is_default:

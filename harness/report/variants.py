@@ -12,7 +12,7 @@ import pandas as pd
 
 from harness.report.palette import Style, variant_styles
 from harness.results.frames import EXTERNAL, is_baseline
-from harness.results.record import Json, Record, of_workload, own_settings
+from harness.results.record import Json, Record, of_workload, other_model, own_settings
 from harness.results.stats import show_value
 from harness.spec import of_presets
 from harness.suite.schema import FEW
@@ -101,16 +101,17 @@ def find_variants(results: pd.DataFrame, record_of: RecordOf = lambda row: None)
     method's variants, those that are not the default, and a few numbers. Of more than `MOST` not those that are
     everywhere the default, nor, where there are several variants, what these have in common: `common` has that.
     The default of an option that a preset decides is the preset's. What a method sets itself of the training is in the
-    label where it distinguishes variants.
+    label where it distinguishes variants, and a model that is not the suite's always.
     """
     found: dict[str, tuple[str, dict[str, Any], Json]] = {}
+    others: dict[str, str | None] = {}
     shown: dict[str, set[str]] = {}
     datasets: dict[str, set[str]] = {}
     for key, row in zip(variant_keys(results, record_of), results.to_dict("records"), strict=True):
         method, options, record = str(row["method"]), as_mapping(row["options"]), record_of(row)
         said = record.declared if record else {}
         own = as_mapping(record.config["method"].get("options")) if record else options
-        found[key] = method, options, said
+        found[key], others[key] = (method, options, said), other_model(record.config) if record else None
         datasets.setdefault(key, set()).add(str(row.get("dataset")))
         shown.setdefault(method, set()).update(_labelled(own, said))
     common: dict[str, str] = {}
@@ -140,6 +141,7 @@ def find_variants(results: pd.DataFrame, record_of: RecordOf = lambda row: None)
         own = {name.partition(".")[2]: value for each in json.loads(key)[2:] for name, value in each.items()}
         family = str(said.get("family", ""))
         label = variant_label(method, options | own, shown[method] | own.keys())
+        label += f" [model {others[key]}]" if others[key] else ""
         if family == EXTERNAL:
             label = f"{options.get('name') or options['command']} †"
         base, plain = is_baseline(said, options, family), said.get("plain") or {}

@@ -165,6 +165,13 @@ def declared_metrics(record: Record) -> dict[str, Metric]:
     return {metric.name: metric for metric in (*installed(), *own)}
 
 
+def trained_s(epochs: pd.DataFrame) -> pd.Series[float]:
+    """Return the seconds of each epoch's slowest rank, of the first with what was computed before for all of them."""
+    rows = epochs.groupby("epoch", sort=True)
+    before = rows["precompute_s"].max().fillna(0.0) if "precompute_s" in epochs else 0.0  # not in older records
+    return rows["epoch_time_s"].max() + before
+
+
 def is_baseline(declared: Json, options: Mapping[str, Any], family: str) -> bool:
     """Return whether methods of a family are compared with one that declares this, at these options."""
     said = declared.get("baseline")

@@ -362,6 +362,12 @@ def own_settings(config: Json) -> Json:
     return {f"{section}.{key}": (config.get(section) or {}).get(key) for section, _, key in keys}
 
 
+def other_model(config: Mapping[str, Any]) -> str | None:
+    """Return the name of the model where it is another than the suite's, see `Method.model_of`; else None."""
+    own = {key for key in config.get("shared") or {} if key.startswith("model.")} - {"model.norm", "model.dropout"}
+    return str(config["model"]["name"]) if own else None
+
+
 def whole_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return `flat_config` with the keys that came after the record, at their defaults: old and new ones agree."""
     later = {key: value for key, value in LATER.items() if not isinstance(value, Mapping)}

@@ -125,10 +125,14 @@ class _Epochs:
         return np.array([[rows[e]["epoch_time_s"] for e in epochs] for rows in self.by_rank], dtype=float)
 
     def until(self, last: int | None) -> float | None:
-        """Return the seconds of all epochs up to `last`, of each its slowest rank's; None where they were not timed."""
+        """Return the seconds of all epochs up to `last`, of each its slowest rank's; None where they were not timed.
+
+        With what was computed for them before the first.
+        """
         if last is None:
             return None
         seconds = float(self.times([e for e in self.common if e <= last]).max(axis=0).sum())
+        seconds += max(float(rows[e].get("precompute_s") or 0.0) for rows in self.by_rank for e in self.common)
         return None if np.isnan(seconds) else seconds
 
     @cached_property
@@ -256,17 +260,18 @@ def _outside_epochs(ranks: Sequence[Json], result: Json) -> Json:
     finds: list[Json] = [rank["found"] for rank in ranks if rank.get("found") is not None]
     # What one rank made itself is in its set-up.
     found = {name: seconds for name, seconds in (finds[0] if finds else {}).items() if all(name in f for f in finds)}
-    prepared = with_setup = None
+    prepared, with_setup, before = None, None, spans.get("setup", {}).get("precompute", 0.0)
     if finds and result["setup_s"] is not None and None not in found.values():
         prepared = result["setup_s"] + sum(found.values())
         if result["time_to_target_s"] is not None:
-            with_setup = prepared + result["time_to_target_s"]
+            with_setup = prepared + result["time_to_target_s"] - before  # which is in both
     return {
         "spans": spans,
         "sent_outside": sent,
         **{f"{scope}_bytes": sum(sent.get(scope, {}).values()) if counted else None for scope in ("setup", "eval")},
         "background_cpu_s": max(beside, default=None),
         "found": found,
+        "precompute_s": before if spans else None,
         "prepared_s": prepared,
         "time_to_target_with_setup_s": with_setup,
     }

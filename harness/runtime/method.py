@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from harness.models.gnn import Exchange
+    from harness.models.layer import ModelSpec
     from harness.runtime.worker import Worker
 
 
@@ -149,6 +150,14 @@ class Method(Registered, ABC, Generic[OptionsT]):
 
     def close(self) -> None:
         """End what goes on in the background; no more steps will be asked for."""
+
+    @classmethod
+    def model_of(cls, options: Any, model: ModelSpec) -> ModelSpec | None:
+        """Return the model that it trains under `options` (an `Options`) where a suite has `model`; None: that one.
+
+        Plans, ranks, checks and records have it in place of the suite's, and reports say so.
+        """
+        return None
 
     @classmethod
     def memory(cls, options: Any, case: MemoryCase) -> Components:

@@ -59,6 +59,12 @@ class RankReport:
         """0 if the rank ended well, else 3."""
         return 0 if self._data["status"] == "ok" else 3
 
+    @property
+    def precompute_s(self) -> float:
+        """Seconds in which set-up computed what epochs then need not: they count as training."""
+        seconds: float = self._data.get("spans", {}).get("setup", {}).get("precompute", 0.0)
+        return seconds
+
     def setup(
         self, worker: Worker, method: Method[Any], seconds: Mapping[str, float], metrics: Mapping[str, float | None]
     ) -> None:

@@ -226,7 +226,8 @@ class Trainer:
 
     def _follow_seconds(self, row: dict[str, Any], *, evaluated: bool) -> None:
         """Stop all ranks alike by how long they have trained; evaluate if that was the end."""
-        self.trained_s += max(self._all_ranks(round(row["epoch_time_s"] * 1e9))) / 1e9
+        times = self._numbers_of_all([round(1e9 * row[name]) for name in ("epoch_time_s", "precompute_s")])
+        self.trained_s += sum(max(of_ranks) for of_ranks in zip(*times, strict=True)) / 1e9
         self.progress.trained(self.trained_s, evaluated=evaluated)
         if self.progress.stopped == "seconds" and self.spec.final_eval and not evaluated:
             self._evaluate(row)
@@ -300,6 +301,7 @@ class Trainer:
             "rank": worker.rank,
             "timing": timing,
             "epoch_time_s": None if timing == "off" else timed.wall_s,
+            "precompute_s": self.report.precompute_s if epoch == 0 else 0.0,
             "steps": taken,
             "trained_rows": own,
             "between_s": between_s,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -51,7 +51,7 @@ class Worker:
             rank, and on all.
         model: the replica.
         rng: this rank's numpy generator, for sampling.
-        aggregated_rows: some of the inner rows' aggregated features [F], once they were aggregated.
+        aggregated_rows: some of the inner rows' aggregated features [F], or several powers' [k F], once there are any.
         notify: called with a line on work that takes long before the first epoch.
         originals: made before the method's module was imported.
     """
@@ -190,13 +190,29 @@ class Worker:
 
         UserError if the model's aggregation depends on its weights.
         """
+        (found,) = self.propagated(self.features.inner, [1], slice(None))
+        return found
+
+    def propagated(self, features: Tensor, powers: Sequence[int], rows: Tensor | slice) -> list[Tensor]:
+        """Return some `rows` of A^k X, for each k of `powers`, ascending; every rank must call, in set-up.
+
+        `features` are X [n_in, F], which are not held here behind the first hop. UserError as of `aggregate_features`.
+        Traffic: F values for each boundary node and hop, as the model's layers would send them.
+        """
         self.model.require_fixed_aggregation()
-        inputs, limit = self.features.inner, self.job.config.train.evaluation_mib
+        found: list[Tensor] = []
         with torch.no_grad(), self.traffic.during("setup"), self.spans("precompute"):
-            block = WholeBlock(self.comm, self.partition, inputs.shape[1], limit)
-            found = block.aggregate(inputs, self.model.propagation)
-        at = np.random.default_rng().permutation(self.partition.num_inner)[:REMEMBERED]
-        self.aggregated_rows = dict(zip(at.tolist(), found[upload(at, self.device)], strict=True))
+            block = WholeBlock(self.comm, self.partition, features.shape[1], self.job.config.train.evaluation_mib)
+            for power in range(max(powers) + 1):
+                if power:
+                    features = block.at(power - 1).aggregate(features, self.model.propagation)
+                if power in powers:
+                    found.append(features[rows])
+        at = np.random.default_rng().permutation(len(found[-1]))[:REMEMBERED]
+        own = at if isinstance(rows, slice) else rows.cpu().numpy()[at]
+        chosen, known = upload(at, self.device), zip(powers, found, strict=True)
+        aggregated = torch.cat([each[chosen] for power, each in known if power], 1)
+        self.aggregated_rows = dict(zip(own.tolist(), aggregated, strict=True))
         return found
 
 

@@ -95,16 +95,20 @@ def expand(
     }
     if checked.errors:
         raise gather(checked.errors)
+    settings = {
+        (i, number): _trained(methods[i][1].value, made.options, datasets[number], own.get((made.name, number)))
+        for (i, number), made in options.items()
+    }
     trials: dict[str, TrialConfig] = {}
     idle = {*range(len(excludes))}
     on_device, first = resolve_device(device or suite.device), suite.train[0]
     varied = tuple(
         key for key in TrainSpec.model_fields if any(getattr(t, key) != getattr(first, key) for t in suite.train)
     )
-    for (number, usual), partition, network, (i, (method, found)), seed in itertools.product(
+    for (number, usual), partition, network, (i, (_, found)), seed in itertools.product(
         enumerate(datasets), partitions, suite.network, enumerate(methods), suite.seeds
     ):
-        model, train, shared = own.get((method.name, number), (*usual[1:], {}))
+        model, train, shared = settings[i, number]
         trial = TrialConfig(
             dataset=usual[0], model=model, train=train, partition=partition, method=options[i, number], seed=seed,
             network=network if network and partition.parts > network.ranks_per_host else None, shared=shared,
@@ -127,6 +131,14 @@ def expand(
         report(str(suite.source.error(("exclude", i), "excludes no trial of the suite")))
     runs = [trial.model_copy(update={"repeat": k}) for trial in trials.values() for k in range(suite.repeat)]
     return in_turns(runs) if suite.interleave else runs
+
+
+def _trained(method: type[Method[Any]], options: Mapping[str, Any], usual: Usual, own: Own | None) -> Own:
+    """Return the settings that a method trains with, and its own model, if it has one, in place of the suite's."""
+    model, train, shared = own or (*usual[1:], {})
+    if (trained := method.model_of(method.Options(**options), model)) is not None:
+        model, shared = trained, shared | _differing("model", usual[1], trained)
+    return model, train, shared
 
 
 def _reference(suite: Suite, trial: TrialConfig) -> TrialConfig | None:

@@ -11,6 +11,7 @@ from optuna.trial import FrozenTrial
 
 from harness.errors import UserError
 from harness.registry import whole_entries
+from harness.results.record import other_model
 from harness.results.record_store import ResultStore, read_at
 from harness.results.tuned import ChangedTrial, TunedMethod, Tuning, TuningTrial
 from harness.runtime.method import METHODS
@@ -228,7 +229,10 @@ class Tuner:
     def _resized(self, each: Found) -> Iterator[Change]:
         assert each.chosen is not None
         point = each.chosen.tried.point
-        model = self.searched.trial(each.subject, point, each.chosen.study).model
+        trial = self.searched.trial(each.subject, point, each.chosen.study)
+        model = trial.model
+        if other_model(trial.model_dump()):  # the method's own, whose sizes follow from its options
+            return
         for layers in (model.layers - 1, model.layers + 1):
             if layers > 0:
                 yield f"layers {layers}", point, {"layers": layers}

@@ -23,6 +23,7 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy.stats.qmc import Sobol
 
 from harness.errors import UserError
+from harness.results.frames import trained_s
 from harness.results.record_store import read_epochs
 from harness.suite.sections import Goal, Range, TuningSpec
 from harness.tune.space import Subject
@@ -61,8 +62,8 @@ def curve_of(directory: Path) -> Curve:
         raise UserError(what, file=directory, fix="remove the trial's directory; the next `harness tune` repeats it")
     if epochs.empty:
         return Curve((), (), 0.0)
-    timed = epochs["epoch_time_s"].astype(float).fillna(0.0)  # `timing: off`
-    seconds = timed.groupby(epochs["epoch"]).max().sort_index().cumsum()
+    timed = epochs.assign(epoch_time_s=epochs["epoch_time_s"].astype(float).fillna(0.0))  # `timing: off`
+    seconds = trained_s(timed).cumsum()
     scores = epochs[epochs["rank"] == epochs["rank"].min()].set_index("epoch")["val_score"].astype(float).dropna()
     at = [float(seconds.loc[epoch]) for epoch in scores.index]
     return Curve(tuple(at), tuple(map(float, scores)), float(seconds.iloc[-1]))

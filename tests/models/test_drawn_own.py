@@ -24,6 +24,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gcn residual": {"name": "gcn", "residual": True},
     "gat": {"name": "gat", "heads": 2},
     "mixhop": {"name": "mixhop", "order": 2, "hidden": 6},
+    "mixhop mean": {"name": "mixhop", "order": 2, "hidden": 6, "options": {"propagation": "mean"}},
 }
 
 

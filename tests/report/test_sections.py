@@ -26,6 +26,7 @@ from harness.results.record import Record
 from harness.results.record_store import read_at, record_places
 from harness.results.stats import show_value
 from harness.runtime.method import METHODS as REGISTERED
+from harness.tune.study import curve_of as searched_curve
 
 OWN = {name: REGISTERED.load(name).colour for name in REGISTERED.names()}
 
@@ -252,6 +253,42 @@ def test_a_curve_without_a_time_has_no_time() -> None:
     curve = curve_of(epoch_sums(epochs))
     assert list(curve["epoch"]) == [1, 3]
     assert curve["time_s"].isna().tolist() == [False, True]
+
+
+def test_curves_count_what_was_computed_before_the_first_epoch(tmp_path: Path) -> None:
+    """Of the slowest rank; a search's curves do, too. Records of before have no such column."""
+    rows = [
+        {"epoch": epoch, "rank": rank, "epoch_time_s": 1.0 + rank, "precompute_s": before, "val_score": 0.1 * epoch}
+        for rank, seconds in enumerate((0.5, 0.25))
+        for epoch, before in enumerate((seconds, 0.0, 0.0))
+    ]
+    for columns, want in ([*rows[0]], [2.5, 4.5, 6.5]), ([key for key in rows[0] if key != "precompute_s"], [2, 4, 6]):
+        epochs = pd.DataFrame(rows)[columns]
+        assert list(curve_of(epoch_sums(epochs))["time_s"]) == want
+        epochs.to_parquet(tmp_path / "epochs.parquet")
+        assert list(searched_curve(tmp_path).seconds) == want
+
+
+def test_a_model_that_is_not_the_suites_is_in_the_label_and_in_its_section(tmp_path: Path) -> None:
+    """With the suite's for a section's title; what regularises is no other model."""
+    methods = (("full", {}), ("sign", {"hops": 2}), ("bns-gcn", {"rate": 0.5}))
+    write_results(tmp_path, methods=methods, parts=(2,), seeds=(0,), epochs=6)
+
+    def own(record: dict[str, Any]) -> None:
+        config = record["config"]
+        if config["method"]["name"] == "sign":
+            usual = {f"model.{key}": config["model"][key] for key in ("name", "layers", "options")}
+            config |= {"shared": usual, "model": config["model"] | {"name": "mixhop", "layers": 1}}
+        if config["method"]["name"] == "bns-gcn":
+            config |= {"shared": {"model.dropout": config["model"]["dropout"]}}
+            config["model"]["dropout"] = 0.1
+
+    change(tmp_path, own)
+    (section,) = make_sections(load_inputs(tmp_path))
+    assert section.model == "sage"
+    assert {variant.label for variant in section.variants} == {"full", "bns-gcn", "sign [model mixhop]"}
+    facts = dict(section.facts)
+    assert facts["sign [model mixhop] sets itself"].startswith("model.name mixhop, model.layers 1")
 
 
 def test_no_results_is_the_users_to_mend(tmp_path: Path) -> None:

@@ -70,6 +70,22 @@ def test_set_up_counts_what_it_found_ready_made() -> None:
     assert (never["prepared_s"], never["time_to_target_with_setup_s"]) == (1.0, None)
 
 
+def test_what_was_computed_before_the_first_epoch_counts_as_training_and_once() -> None:
+    """Of a set-up of 2 s, the slower rank's, 1.5 s."""
+    ranks = [rank(0, [3.0, 2.0, 1.0], found={}), rank(1, [1.0, 4.0, 1.0], found={})]
+    ranks[0]["summary"]["target_epoch"] = 1
+    plain = reduce(ranks)
+    assert (plain["time_to_target_s"], plain["time_to_target_with_setup_s"]) == (7.0, 9.0)
+    for each, seconds in zip(ranks, (0.5, 1.5), strict=True):
+        each["spans"] = {"setup": {"open": 0.1, "precompute": seconds}}
+        for row in each["epochs"]:
+            row["precompute_s"] = seconds if row["epoch"] == 0 else 0.0
+    got = reduce(ranks)
+    assert (got["precompute_s"], got["prepared_s"]) == (1.5, 2.0)
+    assert (got["time_to_target_s"], got["time_to_target_with_setup_s"]) == (8.5, 9.0)
+    assert got["epoch_time_s"] == plain["epoch_time_s"]
+
+
 def test_seconds_and_sent_outside_epochs_are_told_by_phase() -> None:
     def sent(scope: str, purpose: str, size: int) -> dict[str, Any]:
         return {"scope": scope, "purpose": purpose, "sent_bytes": size}

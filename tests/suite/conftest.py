@@ -69,7 +69,7 @@ def dataset_info(spec: DatasetSpec, data_dir: Path | None = None) -> types.Simpl
 def load_method(name: str, source: PluginSource | None = None) -> types.SimpleNamespace:
     if name not in METHODS:
         raise UserError(f"unknown method '{name}'", fix=nearest(name, METHODS))
-    known = {"Options": METHODS[name], "within_nodes": ()}
+    known = {"Options": METHODS[name], "within_nodes": (), "model_of": lambda options, model: None}
     return types.SimpleNamespace(**known, metrics_by_column=dict, memory=lambda options, case: {})
 
 

@@ -178,7 +178,7 @@ DRAWN = np.linspace(0.9, 1.0, 11)  # scores of the figure, as shares of the best
 class Reached:
     """The amounts that `hits` of `seeds` trials needed to reach a score first; None if none did.
 
-    `prepared_s`: the time, and that of the set-up before it; None where a set-up's is not known.
+    `prepared_s`: the time, and that of the whole set-up before it; None where a set-up's is not known.
     """
 
     time_s: Stat | None
@@ -214,7 +214,8 @@ def scored_trials(section: Section) -> dict[Key, list[pd.DataFrame]]:
     """Return the epochs of the scored trials (`epoch_sums`), by variant and number of parts."""
     scored = {trial: own for trial, own in section.epoch_sums.items() if own["score"].notna().any()}
     if "prepared_s" in section.ok:
-        before = section.ok.set_index("trial")["prepared_s"].astype(float)
+        known = section.ok.set_index("trial").reindex(columns=["prepared_s", "precompute_s"]).astype(float)
+        before = known["prepared_s"] - known["precompute_s"].fillna(0.0)  # which is in the time
         scored = {trial: own.assign(prepared_s=before.get(trial)) for trial, own in scored.items()}
     keys = itertools.product(section.variants, section.parts)
     found = {key: [scored[t] for t in section.select(*key)["trial"] if t in scored] for key in keys}
