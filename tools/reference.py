@@ -28,7 +28,7 @@ from harness.runtime.method import METHODS, Method
 from harness.runtime.minibatch import MiniBatchMethod
 from harness.runtime.optimizers import OPTIMIZERS, SCHEDULES
 from harness.runtime.pipelined import PipelinedMethod
-from harness.runtime.run_config import TrainSpec
+from harness.runtime.run_config import FullGraphOptions, MethodOptions, MiniBatchOptions, TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.schema import DatasetSettings, MethodSettings, OwnModel, Suite, Timeouts
 from harness.suite.sections import Budget, Claim, Expect, NetworkSpec, Range, RelativeTarget, TuningSpec
@@ -89,9 +89,16 @@ def _rows(fields: Mapping[str, FieldInfo]) -> list[tuple[str, str, str, str]]:
     ]
 
 
+def _shares(method: type[Method[Any]]) -> bool:
+    """Return whether a method has the options of its family; `sign` draws no batches, and has options of its own."""
+    base = {"full-graph": FullGraphOptions, "mini-batch": MiniBatchOptions}.get(method.family, MethodOptions)
+    return issubclass(method.Options, base)
+
+
 def _shared(family: str) -> list[tuple[str, str, str, str]]:
-    """Return the options that all methods of a family have alike."""
-    first, *others = (_rows(method.Options.model_fields) for method in shipped_methods() if method.family == family)
+    """Return the options that all methods of a family have alike, but for those that have none of them."""
+    sharing = (method for method in shipped_methods() if method.family == family and _shares(method))
+    first, *others = (_rows(method.Options.model_fields) for method in sharing)
     return [row for row in first if all(row in own for own in others)]
 
 
@@ -143,14 +150,16 @@ The same on the command line, with methods of your own: `harness list methods`.
 def _family(family: str) -> str:
     """Return the section of what all methods of a family have; empty where that is nothing."""
     shared = _shared(family)
-    return f"\n## Options of all {family} methods\n\n{table(HEADS, shared)}\n" if shared else ""
+    apart = [f"`{m.name}`" for m in shipped_methods() if m.family == family and not _shares(m)]
+    but = f"\n{', '.join(apart)} has none of them.\n" if apart else ""
+    return f"\n## Options of all {family} methods\n\n{table(HEADS, shared)}\n{but}" if shared else ""
 
 
 def method_page(method: type[Method[Any]]) -> str:
     """Return the page of a method."""
     module, file = method.__module__.removeprefix(OWN), Path(inspect.getfile(method))
     source = f"methods/{module}/" if file.name == "__init__.py" else f"methods/{module}.py"
-    shared = _shared(method.family)
+    shared = _shared(method.family) if _shares(method) else []
     own = [row for row in _rows(method.Options.model_fields) if row not in shared]
     rows = [
         ("family", method.family),

@@ -23,6 +23,7 @@ CLAIMS = {  # that a method makes beyond what all are held to
     "adaqp": {"bytes"},
     "pipegcn": {"exact", "bytes"},
     "vrgcn": {"exact", "bytes"},
+    "sign": {"exact", "bytes"},
     "clustergcn": {"exact", "bytes"},
 }
 ALL = {"options", "runs", "flags", "exact", "unbiased", "bytes", "deterministic", "resumes", "trouble"}

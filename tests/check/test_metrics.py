@@ -29,6 +29,7 @@ MORE: dict[str, list[dict[str, Any]]] = {  # options with statistics of their ow
     "dgs": [{}],
     "local": [{}],
     "adaqp": [{"period": 2}],
+    "sign": [{"batch_size": 8, "powers": "last"}],
     "roc": [{}],
 }
 CASES = [(name, METHODS.load(name).unbiased or METHODS.load(name).exact or {}) for name in METHODS.names()]

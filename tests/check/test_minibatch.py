@@ -15,6 +15,7 @@ from harness.check.graphs import OnDisk, on_disk, random_graph
 from harness.check.training import Case, RankOutcome, train
 from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS as REGISTERED
+from harness.runtime.minibatch import MiniBatchMethod
 from harness.runtime.run_config import TrainSpec
 
 pytestmark = pytest.mark.slow
@@ -90,9 +91,11 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[Run, list[RankOut
     return {run: [ranks[i] for ranks in by_rank] for i, run in enumerate(RUNS)}
 
 
-def test_every_mini_batch_method_is_held_to_this() -> None:
-    mini = {name for name in REGISTERED.names() if REGISTERED.load(name).family == "mini-batch"}
+def test_every_method_that_draws_batches_is_held_to_this() -> None:
+    mini = {name for name in REGISTERED.names() if issubclass(REGISTERED.load(name), MiniBatchMethod)}
     assert mini == {method for method, _ in METHODS.values()}
+    others = {name for name in REGISTERED.names() if REGISTERED.load(name).family == "mini-batch"} - mini
+    assert others == {"sign"}  # whose batches are rows that the rank has
 
 
 @pytest.mark.parametrize(("name", "model"), [(name, model) for name, store, model in RUNS if not store])

@@ -83,6 +83,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "clustergcn": ("clustergcn", {"clusters": 8, "per_batch": 2}),
     "vrgcn": ("vrgcn", {"fanouts": 2, "batch_size": 4}),
     "vrgcn cached": ("vrgcn", {"fanouts": 2, "batch_size": 4, "cache": "degree"}),
+    "sign": ("sign", {"batch_size": 4}),
+    "sign of the last": ("sign", {"batch_size": 0, "powers": "last"}),
     "dgs": ("dgs", DGS),
     "dgs ahead": ("dgs", DGS | {"estimator": "unbiased", "deviation": 0.5, "prefetch": 2, "cache": "degree"}),
     "dgs asking": ("dgs", DGS | {"topology": "owner"}),

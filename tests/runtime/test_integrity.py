@@ -93,6 +93,7 @@ SHIPPED = {
     "psc-gcn": [{"refresh": 1}, {"rate": 1.0}, {"sampler": "random"}, {"staleness": 0, "rate": 1.0, "cache": "none"}],
     "local": [{}],
     "adaqp": [{"period": 2}],
+    "sign": [{}, {"batch_size": 4}, {"batch_size": 0, "powers": "last"}],
     "roc": [{}, {"budget_share": 0.5}, {"budget_share": 0.5, "policy": "lru"}],
     "skewed": [{"base": "ladies", "sizes": 20, "batch_size": 8}, {"base": "saint", "size": 20}],
     "vrgcn": [{"fanouts": 2, "batch_size": 8}],

@@ -341,6 +341,24 @@ def _studies(of: Any, results: Path) -> list[Any]:
     return [study for studies in kept for study in studies]
 
 
+def test_a_method_with_a_model_of_its_own_has_no_other_depths_and_widths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They follow from its options, and are those that the search tries."""
+    monkeypatch.setitem(SCORES, "sign", 0.8)
+    monkeypatch.setitem(RATES, "sign", 0.05)
+    of = Suite.model_validate(as_written(suite()) | {"methods": ["full", "sign"]})
+    own, found = to_the_end(of, tmp_path, machine := Machine())
+    tried = [trial for trial in machine.ran if trial.method.name == "sign"]
+    assert {trial.model.order for trial in tried} == {trial.method.options["hops"] or 2 for trial in tried}
+    assert len({trial.model.order for trial in tried}) > 1
+    changed, code = own.try_changes(found, cross=True, sensitivity=True)
+    assert code == 0
+    told = {each.method: [c.change for c in each.changed] for each in own.outcome(changed).methods}
+    assert told["sign"] == ["settings of full"]
+    assert len(told["full"]) == 5
+
+
 def test_changes_are_of_what_was_chosen_and_cannot_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other family's best has its shared keys tried; a later call without the options keeps what was tried."""
     monkeypatch.setitem(SCORES, "graphsage", 0.8)
