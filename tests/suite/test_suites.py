@@ -19,7 +19,7 @@ from harness.tune.space import Searched
 
 SUITES = Path(__file__).resolve().parents[2] / "suites"
 FAIR = ["fair/small", "fair/products-like", "fair/reddit-like"]
-NAMES = ["amazon", "arxiv", *FAIR, "labor-nodes", "planetoid", "ppi", "products", "quickstart", "reddit", "yelp"]
+NAMES = ["amazon", "arxiv", *FAIR, "planetoid", "ppi", "products", "quickstart", "reddit", "yelp"]
 PSC = [f"papers/psc-{what}" for what in ("table2", "table3", "fig6", "fig7", "fig8")]
 SKEWED = [f"papers/skewed-{what}" for what in ("fig3", "fig4", "fig5", "centralised")]
 TABLE1 = "papers/skewed-table1"  # of real graphs that are small enough, so that it needs no twin
@@ -35,7 +35,7 @@ COMPARED = [
     *(f"papers/bajaj-{table}" for table in ("table3", "table21", "table22", "table22-twin")),
     "papers/neutronbench-fig6-twin",
 ]
-LATER = [f"papers/{name}-twin" for name in ("adaqp", "salient")]
+LATER = [f"papers/{name}-twin" for name in ("adaqp", "salient", "labor")]
 PAPERS = [*TWINNED, *(f"{name}-twin" for name in TWINNED), TABLE1, PSC_TABLE1, *FIG5, *COMPARED, *LATER]
 COMPUTERS = [f"papers/{what}-computers" for what in ("bns-table2", "dgs-table3", "dgs-table4")]
 PPI_GO = "papers/saint-fig2-ppi-go"
@@ -45,7 +45,7 @@ NEED_DATA = [*FAIR_DATA, "anchor", *ARXIV, *COMPUTERS, PPI_GO]
 PAPER = {
     "bns": "BNS-GCN, ", "psc": "PSC-GCN, ", "skewed": "Skewed sampling, ", "dgs": "DGS, ", "saint": "GraphSAINT, ",
     "bajaj": "Bajaj et al., ", "neutronbench": "NeutronBench, ",
-    "adaqp": "AdaQP, ", "salient": "SALIENT++, ",
+    "adaqp": "AdaQP, ", "salient": "SALIENT++, ", "labor": "LABOR, ",
 }  # fmt: skip
 
 
