@@ -110,7 +110,7 @@ def test_a_fair_suite_tunes_every_method_with_one_budget(name: str, tmp_path: Pa
 
 
 def test_the_fair_suites_are_one_nights_work() -> None:
-    """Search and final trials of 15 methods, on the loopback and over a network; all on the same two networks."""
+    """Search and final trials of every method, on the loopback and over a network; all on the same two networks."""
     seconds = 0.0
     for name in [*FAIR, *FAIR_DATA]:
         suite = load_suite(SUITES / f"{name}.yaml")
@@ -120,7 +120,7 @@ def test_the_fair_suites_are_one_nights_work() -> None:
             seconds += len(suite.methods) * (share * budget.trials + final) * budget.seconds
             assert [own and own.label for own in suite.network] == [None, "1gbit"]
             assert suite.train[0].stop_at_target
-    assert seconds <= 9 * 3600
+    assert seconds <= 11 * 3600
 
 
 @pytest.mark.parametrize("name", PAPERS)
