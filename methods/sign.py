@@ -30,17 +30,16 @@ class SIGNOptions(MethodOptions):
 class SIGN(Method[SIGNOptions]):
     """Rows of X, A X, ..., A^K X are computed once; training exchanges gradients only (Frasca et al., GRL+ 2020).
 
-    It trains a model of its own in place of the suite's: Y = s(X W_0 | A X W_1 | ... | A^K X W_K) W (Eq. 4), each W_k
-    as wide as the suite's hidden layers, with the suite's linear layers for W, one at least; activation,
+    It trains a model of its own in place of the suite's: Y = s(X W_0 | A X W_1 | ... | A^K X W_K) W (section 3), each
+    W_k as wide as the suite's hidden layers, with the suite's linear layers for W, one at least; activation,
     normalisation and dropout as in the suite. That is one layer of `mixhop` and linear ones, so evaluations are the
-    exact ones of that model, on the evaluated graph. A is sage's mean where the suite's model is sage, else
-    D^-1/2 (A + I) D^-1/2. With `powers: last` it is SGC (Wu et al., ICML 2019, Eq. 8): A^K X W + b, by default of
-    batches. Operators other than powers of one A (personalised PageRank, triangles) are left out.
+    exact ones of that model, on the evaluated graph. A is D^-1 A where the suite's model aggregates by that (sage, and
+    mixhop with `propagation: mean`), else GCN's D^-1/2 (A + I) D^-1/2. With `powers: last` it is SGC (Wu et al., ICML
+    2019, Eq. 8): A^K X W + b. Operators other than powers of one A (personalised PageRank, triangles) are left out.
 
     Without dropout, and with all training nodes a step, it is full-graph training of that model. Dropout draws each
-    power of a row anew, as in the paper's code. A rank keeps the powers of its training nodes' rows alone. A batch
-    is the rank's own training nodes; all ranks take the steps of the one with the most, an empty batch where one has
-    run out.
+    power of a row anew. A rank keeps the powers of its training nodes' rows alone. A batch is of the rank's own
+    training nodes; all ranks take the steps of the one with the most, an empty batch where one has run out.
 
     Bytes of an epoch: none but the gradients' sum. Set-up: each boundary row once a hop, K sum_i |B_i| F itemsize, the
     first hop as features, the others as embeddings.
@@ -65,7 +64,8 @@ class SIGN(Method[SIGNOptions]):
     def model_of(cls, options: SIGNOptions, model: ModelSpec) -> ModelSpec:
         """See `Method`: a layer of mixhop, and linear ones."""
         hops, last = options.hops or model.layers, options.powers == "last"
-        own = {"propagation": "mean"} if model.name == "sage" else {}
+        mean = model.name == "sage" or model.options.get("propagation") == "mean"
+        own = {"propagation": "mean"} if mean else {}
         size = {
             "name": "mixhop", "order": hops, "heads": ModelSpec.model_fields["heads"].default,
             "options": own | ({"powers": "last"} if last else {}),

@@ -32,6 +32,7 @@ MODELS = {
     "sage": ModelSpec(name="sage", layers=2, hidden=6, dropout=0, norm="layer"),
     "gcn": ModelSpec(name="gcn", layers=3, linear_layers=2, hidden=5, dropout=0),
     "gat": ModelSpec(name="gat", layers=2, hidden=6, heads=2, dropout=0),
+    "mixhop": ModelSpec(name="mixhop", layers=2, order=3, hidden=4, options={"propagation": "mean"}),
 }
 WHOLE = {"batch_size": 0}
 RUNS: list[tuple[str, dict[str, Any]]] = [
@@ -204,6 +205,7 @@ def test_its_set_up_counts_as_training(tmp_path: Path) -> None:
         ("gat", {"hops": 4}, "mixhop-1+1x30k4"),
         ("gcn", {"powers": "last", "hops": 2}, "mixhop-1x5k2-last"),
         ("sage", {"powers": "last"}, "mixhop-1x6k2-mean-last"),
+        ("mixhop", {}, "mixhop-1+1x12k2-mean"),
     ],
 )
 def test_its_model_is_one_layer_of_powers_and_linear_ones(name: str, options: dict[str, Any], want: str) -> None:

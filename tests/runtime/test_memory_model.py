@@ -112,6 +112,22 @@ def test_mixed_powers_by_hand() -> None:
     assert components(case=case, transform_before_exchange=True) == found
 
 
+def test_powers_that_are_kept_and_the_set_up_that_makes_them_by_hand() -> None:
+    """10 columns, powers 0 to 2 of 40 training nodes of 100; a hop has its rows three times, and 120 with others'."""
+    case = replace(CASE, model=gnn(name="mixhop", layers=1, linear_layers=1, hidden=9))
+    found = components("sign", case, batch_size=10)
+    assert found["input features"] == 3 * 40 * 4 * 10
+    assert found["powers of a batch"] == 3 * 10 * 4 * 10
+    edges = 8 * 101 + 4 * 1000 + 4 * (100 + 120)
+    largest = sum(size for name, size in found.items() if name not in ("labels", "weights and optimizer"))
+    assert largest == (3 * 100 + 120) * 4 * 10 + 3 * 40 * 4 * 10 + edges
+    last = gnn(name="mixhop", layers=1, options={"powers": "last", "propagation": "mean"})
+    only = components("sign", replace(case, model=last), batch_size=0)
+    assert only["input features"] == only["powers of a batch"] == 40 * 4 * 10
+    assert only["set-up"] > 0
+    assert components("sign", replace(case, train_nodes=4000), batch_size=0)["set-up"] == 0
+
+
 def test_sgd_has_no_moments_and_torch_makes_pointers_and_ones() -> None:
     sgd = components(case=replace(CASE, moments=0))
     assert 2 * sgd["weights and optimizer"] == components()["weights and optimizer"]
