@@ -191,7 +191,7 @@ class AdaQP(FullGraphMethod[AdaQPOptions]):
     @classmethod
     def memory(cls, options: AdaQPOptions, case: MemoryCase) -> dict[str, int]:
         """See `MemoryCase.full_graph`: as of int8, of which the first epoch's rows are."""
-        return case.full_graph(**options.for_costs | {"codec": "int8"})
+        return case.full_graph(**options.for_memory | {"codec": "int8"})
 
     @classmethod
     def expected_stats(cls, options: AdaQPOptions, case: BytesCase) -> dict[str, float]:
@@ -204,7 +204,7 @@ class AdaQP(FullGraphMethod[AdaQPOptions]):
     def bytes_per_epoch(cls, options: AdaQPOptions, case: BytesCase) -> Bytes:
         """Return the bytes of the rows of each codec and, in an epoch that ends with an assignment, its own."""
         sent, rows, exchanges = Counter[str](feature=0, embedding=0, gradient=0), 0, 0
-        for block, values, learnt in case.exchanges(options.precompute, options.transform_before_exchange):
+        for block, values, learnt in case.model.exchanges(options.precompute, options.transform_before_exchange):
             for direction in WAYS[: 1 + learnt]:
                 purpose = "gradient" if direction == "backward" else "embedding" if block else "feature"
                 counts = {name: case.count(f"{name}_{direction}{block}") for name in CODECS}

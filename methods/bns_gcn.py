@@ -55,7 +55,7 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
     @classmethod
     def memory(cls, options: BNSOptions, case: MemoryCase) -> dict[str, int]:
         """Return the components: boundary nodes count `rate` times, the sample's block comes on top."""
-        return case.full_graph(kept=options.rate, **options.for_costs)
+        return case.full_graph(kept=options.rate, **options.for_memory)
 
     @classmethod
     def expected_stats(cls, options: BNSOptions, case: BytesCase) -> dict[str, float]:

@@ -47,7 +47,7 @@ class Local(FullGraphMethod[LocalOptions]):
     @classmethod
     def memory(cls, options: LocalOptions, case: MemoryCase) -> dict[str, int]:
         """Return the components of a part without a boundary; evaluations find its edges."""
-        return case.full_graph(kept=0, **options.for_costs)
+        return case.full_graph(kept=0, **options.for_memory)
 
     @classmethod
     def bytes_per_epoch(cls, options: LocalOptions, case: BytesCase) -> Bytes:

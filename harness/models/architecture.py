@@ -108,6 +108,19 @@ class Architecture:
         sent = 2 if backward and block == 0 else 1
         return layer.can_transform_first and sent * layer.transformed < layer.inputs
 
+    def exchanges(self, precompute: bool, transform_first: bool) -> Iterator[tuple[int, int, bool]]:
+        """Yield of each exchange of a full-graph method its layer, the values of a row, and whether gradients go back.
+
+        In mixhop each hop counts as a layer. `precompute`: the first is left out; `transform_first`: H W is sent where
+        that is fewer bytes.
+        """
+        for block in range(bool(precompute), self.depth):
+            layer, _ = self.layer_of(block)
+            transformed = transform_first and self.transforms_first(block)
+            # No row of the first layer depends on a weight, unless it is H W that is sent.
+            learnt = block >= self.hops or transformed
+            yield block, layer.transformed if transformed else self.widths[block][0], learnt
+
     @property
     def widest_evaluated(self) -> int:
         """Width of the widest rows that an exact evaluation exchanges."""

@@ -8,7 +8,7 @@ host's ranks share. A metric that is measured as a process's resident set contai
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -76,23 +76,11 @@ class BytesCase:
         """
         backward = rows if backward is None else backward
         sent = {"feature": 0, "embedding": 0, "gradient": 0}
-        for block, values, learnt in self.exchanges(precompute, transform_first):
+        for block, values, learnt in self.model.exchanges(precompute, transform_first):
             row = row_bytes(codec, values, self.itemsize) + header
             sent["embedding" if block else "feature"] += rows * row
             sent["gradient"] += backward * row if learnt else 0
         return sent
-
-    def exchanges(self, precompute: bool, transform_first: bool) -> Iterator[tuple[int, int, bool]]:
-        """Yield of each exchange of a full-graph method its layer, the values of a row, and whether gradients go back.
-
-        In mixhop each hop counts as a layer; arguments as for `boundary_rows`.
-        """
-        for block, (width, _) in enumerate(self.model.widths):
-            transformed = transform_first and self.model.transforms_first(block)
-            if block or not precompute:
-                # No row of the first layer depends on a weight, unless it is H W that is sent.
-                learnt = block >= self.model.hops or transformed
-                yield block, self.model.layer_of(block)[0].transformed if transformed else width, learnt
 
     def mini_batch(self, options: MiniBatchOptions, *, labels: bool = False, width: int | None = None) -> Bytes | None:
         """Return the bytes of a mini-batch method that sends input features only; see `MiniBatchMethod`.
@@ -172,7 +160,7 @@ class MemoryCase:
 
     def full_graph(
         self, *, kept: float = 1, precompute: bool = False, transform_first: bool = False, stored: bool = True,
-        codec: CodecName = "none",
+        codec: CodecName = "none", feedback: bool = False,
     ) -> Components:  # fmt: skip
         """Return the components of a method whose layers run on the inner nodes and a share of the boundary.
 
@@ -189,6 +177,7 @@ class MemoryCase:
             transform_first: H W is exchanged where it is narrower.
             stored: evaluations find the edges of the whole part in memory.
             codec: the widest exchanged rows are there as bytes too, sent and received ones.
+            feedback: what each row lost is there; a rank is taken to send as many rows as it receives.
         """
         sampled = kept < 1 and self.parts > 1
         part = self.train.sampled(kept) if sampled else self.train
@@ -199,13 +188,16 @@ class MemoryCase:
         )  # fmt: skip
         features = self.train.inner * self.model.widths[0][0] * self.itemsize
         whole = self.matrices(self.train.block) if sampled else 0
-        widest = max((width for width, _ in self.model.widths[precompute:]), default=0)
+        sent = list(self.model.exchanges(precompute, transform_first))
+        packed = row_bytes(codec, max((values for _, values, _ in sent), default=0), self.itemsize)
+        lost = sum(values * (1 + learnt) for _, values, learnt in sent) * self.itemsize
         return {
             "input features": features,
             **({"aggregated features": features} if precompute else {}),
             "labels": self._labels(self.train.inner + self.train_nodes),
             **self._layers(blocks, peak),
-            **({} if codec == "none" else {"packed rows": 2 * part.boundary * row_bytes(codec, widest, self.itemsize)}),
+            **({} if codec == "none" else {"packed rows": 2 * part.boundary * packed}),
+            **({"lost by rounding": part.boundary * lost} if feedback else {}),
             "adjacency": self.matrices(part.block) + whole,
             "weights and optimizer": self._weights(),
             **self._evaluation(peak, stored=stored and not self.inductive),

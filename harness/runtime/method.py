@@ -307,4 +307,4 @@ class FullGraphMethod(Method[FullGraphOptionsT]):
     @classmethod
     def memory(cls, options: Any, case: MemoryCase) -> Components:
         """See `Method.memory`."""
-        return case.full_graph(**options.for_costs)
+        return case.full_graph(**options.for_memory)

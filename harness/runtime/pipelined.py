@@ -251,7 +251,7 @@ def stale_memory(
     chance = 1 - (1 - rate) ** (whole.cut / whole.boundary) if whole.boundary else 0
     boundary = round(chance * whole.boundary)
     part = replace(whole, boundary=boundary, edges=round(rate * whole.edges), cut=round(rate * whole.cut))
-    found = replace(case, train=part).full_graph(**options.for_costs)
+    found = replace(case, train=part).full_graph(**options.for_memory)
     if rate < 1:
         drawn = replace(case, weighted=True).matrices(part.block)
         found["adjacency"] = case.matrices(whole.block)

@@ -79,9 +79,14 @@ class FullGraphOptions(MethodOptions):
 
     @property
     def for_costs(self) -> dict[str, Any]:
-        """What `BytesCase.boundary_rows` and `MemoryCase.full_graph` take of them."""
+        """What `BytesCase.boundary_rows` takes of them."""
         whole = {"precompute": self.precompute, "transform_first": self.transform_before_exchange}
         return whole | {"codec": self.codec}
+
+    @property
+    def for_memory(self) -> dict[str, Any]:
+        """What `MemoryCase.full_graph` takes of them."""
+        return self.for_costs | {"feedback": self.feedback}
 
 
 class MiniBatchOptions(MethodOptions):

@@ -171,7 +171,7 @@ class ROC(FullGraphMethod[ROCOptions]):
 
         What a step needs at least is known by a trace alone: of `budget_share` all rows are counted.
         """
-        full = case.full_graph(**options.for_costs)
+        full = case.full_graph(**options.for_memory)
         layers = full.pop("layers (Eq. 3)") + full.pop("layers, beside Eq. 3")
         homes = full.pop("input features") + full.pop("aggregated features", 0)
         limit = options.budget(homes + layers, homes + layers)

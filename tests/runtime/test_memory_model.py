@@ -284,6 +284,16 @@ def test_against_ranks(tmp_path: Path, threshold: int, names: list[str], least: 
         assert {name: ratio for name, ratio in ratios.items() if not least < ratio < 1.4} == {}
 
 
+def test_a_codec_s_rows_and_what_they_lost_by_hand() -> None:
+    """Widths 10 and 8, 20 boundary nodes; the second layer's gradients go back."""
+    found = components(codec="int8", feedback=True)
+    assert found["packed rows"] == 2 * 20 * (8 + 10)
+    assert found["lost by rounding"] == 4 * 20 * (10 + 8 + 8)
+    assert components(codec="int4", precompute=True)["packed rows"] == 2 * 20 * (8 + 4)
+    late = components(codec="int8", feedback=True, transform_before_exchange=True)["lost by rounding"]
+    assert late == 4 * 20 * (10 + 3 + 3)
+
+
 def test_a_cache_has_a_share_of_all_nodes_or_all_that_are_remote() -> None:
     for capacity, storage, rows in ((0.2, "sharded", 40), (0.9, "sharded", 100), (0.9, "host", 180)):
         options = {"fanouts": 3, "cache": "degree", "capacity": capacity, "storage": storage}
