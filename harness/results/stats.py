@@ -220,6 +220,8 @@ def show_value(value: object) -> str:
         return f"{value:g}"
     if isinstance(value, list | tuple):
         return f"[{','.join(show_value(item) for item in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {show_value(item)}' for key, item in value.items())}}}"
     return str(value)
 
 
