@@ -71,6 +71,7 @@ def test_chances_are_those_of_independent_draws() -> None:
     np.testing.assert_allclose(reached(topology.indptr, topology.indices, chance, 3), wanted, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_what_is_likely_to_be_read_is_found_more_often(data_dir: Path, tmp_path: Path) -> None:
     directory = prepare(DatasetSpec(name="coauthor_physics"), data_dir=data_dir, cache=tmp_path / "cache")
@@ -85,7 +86,7 @@ def test_what_is_likely_to_be_read_is_found_more_often(data_dir: Path, tmp_path:
         Case(data, "graphsage", usual | {"cache": policy}, ModelSpec(layers=2, hidden=4), spec, timing="off")
         for policy in policies
     ]
-    by_rank = run_ranks(train, 2, cases)
+    by_rank = run_ranks(train, 2, cases, timeout_s=280)
     found: dict[str, float] = {}
     for k, policy in enumerate(policies):
         rows = [row["stats"] for rank in by_rank for row in rank[k].rows]

@@ -146,7 +146,11 @@ def test_variants_are_in_the_order_of_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(True, "true"), (0.1, "0.1"), (1e-05, "1e-05"), ([25, 10], "[25,10]"), ("a", "a")]
+    ("value", "shown"),
+    [
+        *[(True, "true"), (0.1, "0.1"), (1e-05, "1e-05"), ([25, 10], "[25,10]"), ("a", "a")],
+        ({"propagation": "mean", "eps": 0.5}, "{propagation: mean, eps: 0.5}"),
+    ],
 )
 def test_option_values(value: object, shown: str) -> None:
     assert show_value(value) == shown
