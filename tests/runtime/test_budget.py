@@ -63,14 +63,18 @@ def test_all_ranks_stop_together(
         assert [row["epoch"] for row in report["epochs"] if row["val_score"] is not None] == evaluated
 
 
-def test_each_epoch_counts_as_its_slowest_ranks() -> None:
-    """A rank of 3 and 1 s trains with one of 1 and 3 s for 6 s, though neither alone has trained for more than 4."""
+@pytest.mark.parametrize(("precompute", "expected"), [(0.0, [None, "seconds"]), (3.0, ["seconds"])])
+def test_each_epoch_counts_as_its_slowest_ranks(precompute: float, expected: list[str | None]) -> None:
+    """A rank of 3 and 1 s trains with one of 1 and 3 s for 6 s, though neither alone has trained for more than 4.
+
+    What was computed before the first epoch counts, too.
+    """
     spec = TrainSpec(epochs=9, seconds=6.0, final_eval=False)
-    others = [1.0, 3.0]
-    of_all = lambda own: [own, round(others.pop(0) * 1e9)]  # noqa: E731
-    rank = SimpleNamespace(trained_s=0.0, progress=EarlyStopping(spec), spec=spec, _all_ranks=of_all)
-    for seconds, stopped in ((3.0, None), (1.0, "seconds")):
-        Trainer._follow_seconds(rank, {"epoch_time_s": seconds}, evaluated=False)  # type: ignore[arg-type]
+    others = [[1.0, precompute], [3.0, 0.0]]
+    of_all = lambda own: [own, [round(1e9 * seconds) for seconds in others.pop(0)]]  # noqa: E731
+    rank = SimpleNamespace(trained_s=0.0, progress=EarlyStopping(spec), spec=spec, _numbers_of_all=of_all)
+    for seconds, stopped in zip((3.0, 1.0), expected, strict=False):
+        Trainer._follow_seconds(rank, {"epoch_time_s": seconds, "precompute_s": 0.0}, evaluated=False)  # type: ignore[arg-type]
         assert rank.progress.stopped == stopped
 
 
