@@ -13,6 +13,7 @@ from harness import numpy as np
 from harness.plugin import (
     Batch,
     Block,
+    DrawnLayer,
     GraphOnDevice,
     LayerSample,
     MemoryCase,
@@ -35,10 +36,29 @@ IMBALANCE = 1.03  # METIS: the largest cluster's nodes to the mean's
 
 
 class ClusterOptions(MiniBatchOptions):
-    """Options of clustered subgraphs."""
+    """Options of batches of clusters."""
 
     clusters: int = Field(50, ge=1, description="METIS clusters of the whole training graph, of all ranks together")
     per_batch: int = Field(5, ge=1, description="clusters of a rank's step")
+
+    @property
+    def own_degrees(self) -> bool:
+        """Whether a batch has the degrees of its own subgraph."""
+        return False
+
+    @property
+    def of_whole_graph(self) -> bool:
+        """Whether batches are of the whole graph, and have its degrees: what a GPU induces."""
+        return not (self.stays_in_part or self.own_degrees)
+
+    def clusters_of(self, ranks: int) -> int:
+        """Return how many clusters each rank's part is divided into, by scope `local`."""
+        return math.ceil(self.clusters / ranks)
+
+
+class SubgraphOptions(ClusterOptions):
+    """Options of clustered subgraphs."""
+
     scope: Literal["global", "local"] = Field(
         "global",
         description="cluster the whole graph, or each rank its own part, which then exchanges nothing but gradients",
@@ -62,13 +82,9 @@ class ClusterOptions(MiniBatchOptions):
         return self.scope == "local"
 
     @property
-    def of_whole_graph(self) -> bool:
-        """Whether batches are of the whole graph, and have its degrees: what a GPU induces."""
-        return self.scope == "global" and self.degrees == "graph"
-
-    def clusters_of(self, ranks: int) -> int:
-        """Return how many clusters each rank's part is divided into, by scope `local`."""
-        return math.ceil(self.clusters / ranks)
+    def own_degrees(self) -> bool:
+        """See `ClusterOptions`."""
+        return self.degrees == "batch"
 
 
 class ClusterGCN(MiniBatchMethod[ClusterOptions]):
@@ -99,7 +115,7 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
     colour = "#920000"
     within_nodes = ("clusters",)
     samples_targets = False  # a subgraph holds whole clusters, whatever the targets
-    Options = ClusterOptions
+    Options: ClassVar[type[ClusterOptions]] = SubgraphOptions
     space: ClassVar[dict[str, Any]] = {"clusters": [50, 100, 200], "per_batch": [2, 5, 10]}
     exact: ClassVar[dict[str, Any]] = {"clusters": 1, "per_batch": 1}
 
@@ -161,11 +177,11 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
-        return _InducedOwn(source, self.worker) if self.options.stays_in_part else _Induced(source)
+        return _InducedOwn(source, self.worker) if self.options.stays_in_part else Induced(source)
 
     def blocks(self, sample: Sample, source: Source) -> list[Block]:
         """See `MiniBatchMethod`."""
-        if self.options.degrees == "graph":
+        if not self.options.own_degrees:
             return super().blocks(sample, source)
         worker, layer = self.worker, sample.layers[0]
         assert isinstance(layer, LayerSample)
@@ -204,7 +220,7 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
 
         "clusters" is the list of the nodes of each.
         """
-        local, train = options.scope == "local", case.train
+        local, train = options.stays_in_part, case.train
         count = options.clusters_of(case.parts) if local else options.clusters
         graph = replace(case, nodes=train.inner, edges=train.edges - train.cut) if local else case
         share = min(1.0, options.per_batch / count * IMBALANCE)
@@ -216,23 +232,26 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
         return components | (case.drawn_on_device(read, options) if options.of_whole_graph else {})
 
 
-class _Induced:
+class Induced:
     """The targets' own subgraph, for every layer."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self.source = source
         on_host = source.device.type == "cpu"
-        self._graph = None if on_host else GraphOnDevice.of(source.topology, source.device)
+        self.graph = None if on_host else GraphOnDevice.of(source.topology, source.device)
 
     def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
         """See `Sampler`; nothing is drawn."""
-        if self._graph is not None:
-            return Sample([induce_on_device(self._graph, targets)] * self._source.depth, None)
-        layer = induce(self._source.topology, targets, self._source.tables)
-        return Sample([layer] * self._source.depth, None)
+        return Sample([self.layer(targets)] * self.source.depth, None)
+
+    def layer(self, targets: NDArray[np.int64]) -> DrawnLayer:
+        """Return the layer of the distinct nodes `targets`, which is the same for all."""
+        if self.graph is not None:
+            return induce_on_device(self.graph, targets)
+        return induce(self.source.topology, targets, self.source.tables)
 
 
-class _InducedOwn(_Induced):
+class _InducedOwn(Induced):
     """The subgraph of targets that are the rank's own; the training nodes come first."""
 
     def __init__(self, source: Source, worker: Worker) -> None:

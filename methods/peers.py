@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -218,13 +218,6 @@ class PyGNeighbor(_Peer):
     drawn_by = PyGSampler
 
 
-class PyGClusterOptions(ClusterOptions):
-    """Options of PyG's clusters: those of `clustergcn` of the whole graph, with its degrees."""
-
-    scope: Literal["global"] = Field("global", description="clusters of the whole graph", exclude=True)
-    degrees: Literal["graph"] = Field("graph", description="degrees of the whole graph", exclude=True)
-
-
 class PyGCluster(ClusterGCN):
     """PyG's Cluster-GCN (`ClusterData` and `ClusterLoader`, Fey and Lenssen 2019), trained as `clustergcn`.
 
@@ -234,7 +227,7 @@ class PyGCluster(ClusterGCN):
 
     name = "pyg-cluster"
     colour = "#aa4499"
-    Options = PyGClusterOptions
+    Options = ClusterOptions
 
     @classmethod
     def device_draws(cls, options: ClusterOptions) -> bool:

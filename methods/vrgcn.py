@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -32,6 +33,7 @@ from harness.plugin import (
     LayerSample,
     Loaded,
     MemoryCase,
+    MiniBatchOptions,
     RowStore,
     Tables,
     Topology,
@@ -292,7 +294,68 @@ class Recalled:
         return torch.cat([h, self._rows[layer]])
 
 
-class VRGCN(MiniBatchMethod[VRGCNOptions]):
+OptionsT = TypeVar("OptionsT", bound=MiniBatchOptions)
+
+
+class HistoryMethod(MiniBatchMethod[OptionsT]):
+    """Mini-batches some of whose layers read historical rows, behind those that the step computes itself.
+
+    A history has a row for each node, with the node's owner, 0 at first; no gradient goes to it. All ranks read theirs
+    before any of them writes the step's own rows, which happens behind the step.
+    """
+
+    def __init__(self, worker: Worker, options: OptionsT) -> None:
+        super().__init__(worker, options)
+        view, widths = worker.view, worker.model.widths
+        self.histories: dict[int, RowStore] = {}
+        for layer in self.remembered(options, worker.model.depth):
+            shape = worker.partition.num_inner, widths[layer][0]
+            self.histories[layer] = RowStore(
+                worker.comm, torch.zeros(shape, device=worker.device, dtype=worker.dtype), view.owner, view.local_row,
+                purpose="embedding", layer=layer, direction="forward", tables=self.source.tables,
+            )  # fmt: skip
+            if self.draws_on_device and isinstance(self.store, RowStore):
+                self.histories[layer].placed = *self.store.placed[:2], None
+
+    @classmethod
+    @abstractmethod
+    def remembered(cls, options: OptionsT, depth: int) -> Sequence[int]:
+        """Return the layers that have a history."""
+
+    def fresh(self, layer: Any) -> int:
+        """Return how many sources of a drawn layer, the first ones, are fresh rows: by default its destinations."""
+        return int(layer.num_dst)
+
+    def state(self) -> dict[str, Any]:
+        """See `Method`."""
+        return {"histories": {layer: store.inner for layer, store in self.histories.items()}}
+
+    def restore(self, state: dict[str, Any], done: int) -> None:
+        """See `Method`."""
+        for layer, rows in state["histories"].items():
+            self.histories[layer].inner.copy_(rows)
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        """Yield one step for each batch; behind it the histories are written."""
+        for step in map(self._recalling, self.loader.load(self.batches(epoch))):
+            yield from step  # which holds the batch no longer than it is trained on
+
+    def _recalling(self, loaded: Loaded) -> Iterator[Step]:
+        layers = loaded.drawn.sample.layers
+        split = {i: self.fresh(layers[i]) for i in self.histories}
+        rows = {i: store.gather(layers[i].sources[split[i] :]) for i, store in self.histories.items()}
+        yield replace(self.step(loaded), exchange=(recalled := Recalled(rows)))
+        for i, store in self.histories.items():
+            store.put(layers[i].sources[: split[i]], recalled.fresh[i])
+
+    @staticmethod
+    def histories_bytes(case: MemoryCase, sources: Mapping[int, int]) -> int:
+        """Return the memory of the histories of some layers, and of what batches read, given their sources."""
+        # Fresh and historical rows are there twice: as they came, and one behind the other.
+        return case.itemsize * sum((case.train.inner + n) * case.model.widths[i][0] for i, n in sources.items())
+
+
+class VRGCN(HistoryMethod[VRGCNOptions]):
     """Neighbour sampling with historical activations as control variate (Chen, Zhu and Song, ICML 2018).
 
     Let hbar_j be the row of node j that layer l last read fresh in training, 0 before. Every layer but the
@@ -333,27 +396,14 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         Metric.of_method("written_nodes", "nodes of other ranks whose historical rows are written"),
     )
 
-    def __init__(self, worker: Worker, options: VRGCNOptions) -> None:
-        super().__init__(worker, options)
-        view, widths = worker.view, worker.model.widths
-        self.histories: dict[int, RowStore] = {}
-        for layer in _remembered(options, worker.model.depth):
-            shape = worker.partition.num_inner, widths[layer][0]
-            self.histories[layer] = RowStore(
-                worker.comm, torch.zeros(shape, device=worker.device, dtype=worker.dtype), view.owner, view.local_row,
-                purpose="embedding", layer=layer, direction="forward", tables=self.source.tables,
-            )  # fmt: skip
-            if self.draws_on_device and isinstance(self.store, RowStore):
-                self.histories[layer].placed = *self.store.placed[:2], None
+    @classmethod
+    def remembered(cls, options: VRGCNOptions, depth: int) -> Sequence[int]:
+        """See `HistoryMethod`."""
+        return [i for i, fanout in enumerate(_fanouts(options, depth), start=1) if fanout >= 0]
 
-    def state(self) -> dict[str, Any]:
-        """See `Method`."""
-        return {"histories": {layer: store.inner for layer, store in self.histories.items()}}
-
-    def restore(self, state: dict[str, Any], done: int) -> None:
-        """See `Method`."""
-        for layer, rows in state["histories"].items():
-            self.histories[layer].inner.copy_(rows)
+    def fresh(self, layer: Any) -> int:
+        """See `HistoryMethod`."""
+        return int(layer.fresh)
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
@@ -361,22 +411,13 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         on_host = source.device.type == "cpu"
         return (HistorySampler if on_host else HistorySamplerOnDevice)(source, fanouts, attends)
 
-    def steps(self, epoch: int) -> Iterator[Step]:
-        """Yield one step for each batch; behind it the histories are written."""
-        for step in map(self._recalling, self.loader.load(self.batches(epoch))):
-            yield from step  # which holds the batch no longer than it is trained on
-
-    def _recalling(self, loaded: Loaded) -> Iterator[Step]:
-        model, layers = self.worker.model, loaded.drawn.sample.layers
-        samples = {i: each for i, each in enumerate(layers) if isinstance(each, HistorySample | HistoryOnDevice)}
-        rows = {i: self.histories[i].gather(sample.historical) for i, sample in samples.items()}
-        step = replace(self.step(loaded), exchange=(recalled := Recalled(rows)))
-        if not model.attends:
-            own = loaded.inputs.shape[1] - model.widths[0][0]
-            step = replace(step, inputs=loaded.inputs[:, :own], aggregated=loaded.inputs[:, own:])
-        yield step
-        for i, sample in samples.items():
-            self.histories[i].put(sample.sources[: sample.fresh], recalled.fresh[i])
+    def step(self, loaded: Loaded) -> Step:
+        """See `MiniBatchMethod`; own features and aggregated ones came together."""
+        step, model = super().step(loaded), self.worker.model
+        if model.attends:
+            return step
+        own = loaded.inputs.shape[1] - model.widths[0][0]
+        return replace(step, inputs=loaded.inputs[:, :own], aggregated=loaded.inputs[:, own:])
 
     def make_store(self, view: View) -> FeatureStore:
         """Return the store of the rows that the first layer reads: own features and aggregated ones."""
@@ -391,7 +432,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
     def bytes_per_epoch(cls, options: VRGCNOptions, case: BytesCase) -> Bytes | None:
         """Return the bytes of the class's docstring; None if histories differ in width."""
         model = case.model
-        remembered = _remembered(options, model.depth)
+        remembered = cls.remembered(options, model.depth)
         widths = {model.widths[i][0] for i in remembered}
         if len(widths) > 1:
             return None
@@ -416,7 +457,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         blocks = case.largest_blocks(rows, fanouts, each=True)
         rows = blocks[0].src if blocks else rows
         first = case.largest_blocks(rows, [-1], each=True) if model.attends else [BlockSize(rows, rows, 0)]
-        remembered = _remembered(options, model.depth)
+        remembered = cls.remembered(options, model.depth)
         for i in remembered:
             block, read = blocks[i - 1], case.edges_of(blocks[i - 1].dst)
             blocks[i - 1] = BlockSize(block.dst, block.src + min(case.nodes, read), block.edges + read)
@@ -425,17 +466,11 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         if not model.attends:
             own = model.reads_own
             components["aggregated features"] = case.itemsize * width * (case.train.inner * (1 + own) + rows * own)
-        # Fresh and historical rows are there twice: as they came, and one behind the other.
-        values = sum((case.train.inner + blocks[i - 1].src) * model.widths[i][0] for i in remembered)
         components |= case.drawn_on_device(case.edges, options, entry=80)
-        return components | {"histories": case.itemsize * values}
+        sources = {i: blocks[i - 1].src for i in remembered}
+        return components | {"histories": cls.histories_bytes(case, sources)}
 
 
 def _fanouts(options: VRGCNOptions, depth: int) -> list[int]:
     """Return the fan-outs of all layers but the first."""
     return per_layer(options.fanouts, depth - 1, "fanouts")
-
-
-def _remembered(options: VRGCNOptions, depth: int) -> list[int]:
-    """Return the layers that have a history."""
-    return [i for i, fanout in enumerate(_fanouts(options, depth), start=1) if fanout >= 0]
