@@ -25,6 +25,7 @@ CLAIMS = {  # that a method makes beyond what all are held to
     "vrgcn": {"exact", "bytes"},
     "sign": {"exact", "bytes"},
     "clustergcn": {"exact", "bytes"},
+    "gas": {"exact", "bytes"},
 }
 ALL = {"options", "runs", "flags", "exact", "unbiased", "bytes", "deterministic", "resumes", "trouble"}
 FAULTS = {

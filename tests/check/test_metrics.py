@@ -25,6 +25,7 @@ MORE: dict[str, list[dict[str, Any]]] = {  # options with statistics of their ow
     "psc-gcn": [{"staleness": 2, "rate": 0.5, "cache": "inclusion", "capacity": 0.5}],
     "graphsaint": [{"sampler": "rw"}],
     "clustergcn": [{"clusters": 6, "per_batch": 2}],
+    "gas": [{"clusters": 6, "per_batch": 2}],
     "graphsage": [{"cache": "degree", "capacity": 0.5}],
     "dgs": [{}],
     "local": [{}],

@@ -43,6 +43,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "node subgraphs": ("graphsaint", {"sampler": "node", "size": 12}),
     "frontier subgraphs": ("graphsaint", {"size": 12, "frontier": 4, "coverage": 10}),
     "clustergcn": ("clustergcn", {"clusters": 8, "per_batch": 2}),
+    "gas": ("gas", {"clusters": 8, "per_batch": 2}),
     "vrgcn": ("vrgcn", {"fanouts": 2, "batch_size": 4}),
     "dgs": ("dgs", {"fanouts": 2, "batch_size": 4}),  # before its first explanation; tests/methods/dgs/test_dgs.py
 }
@@ -65,7 +66,8 @@ LESS: dict[str, dict[str, Any]] = {
     "loss ahead": {"feature_loss": 0.3, "prefetch": 2},
 }
 READ_LESS = ("graphsage", "ladies", "node subgraphs")
-READ_BY_ALL = (*READ_LESS, "vrgcn")
+READ_BY_ALL = (*READ_LESS, "vrgcn", "gas")
+WITH_HISTORIES = ("vrgcn", "gas")  # whose bytes are in their own tests
 # The first model from every store; the others, of one method a family of samplers, with and without prefetching.
 RUNS = [
     (name, store, model)
@@ -138,7 +140,7 @@ def counted(ranks: list[RankOutcome], epoch: int, key: str) -> int:
     return sum(int(o.rows[epoch]["stats"].get(key) or o.rows[epoch].get(key) or 0) for o in ranks)
 
 
-@pytest.mark.parametrize("run", [run for run in RUNS if run[0] != "vrgcn"], ids=" ".join)
+@pytest.mark.parametrize("run", [run for run in RUNS if run[0] not in WITH_HISTORIES], ids=" ".join)
 def test_bytes_are_the_closed_form(outcomes: dict[Run, list[RankOutcome]], run: Run) -> None:
     ranks, (name, store, model) = outcomes[run], run
     weights = sum(w.size for w in ranks[0].before.values())

@@ -33,6 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = SMALL | {
     "skewed": {"sizes": 200, "batch_size": 200},
     "graphsaint": {"size": 300, "frontier": 50, "coverage": 5},
     "clustergcn": {"clusters": 20, "per_batch": 4},
+    "gas": {"clusters": 20, "per_batch": 4},
     "dgs": {"fanouts": 5, "batch_size": 200, "period": 1, "explain": "inline", "explain_steps": 5},
 }
 TRIALS = [(name, OPTIONS.get(name, {})) for name in METHODS.names()]

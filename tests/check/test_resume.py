@@ -36,6 +36,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         SMALL["graphsaint"] | {"pool": 2, "sampler": "rw"},
     ],
     "vrgcn": [SMALL["vrgcn"] | {"cache": "degree", "fanouts": 1}],
+    "gas": [SMALL["gas"] | {"cache": "degree", "prefetch": 1}],
     "dgs": [DGS | {"prefetch": 2}, DGS | {"period": 5, "variant": "fs-only"}],
     "support.methods:PromptDGS": [DGS | {"explain": "background"}, DGS | {"explain": "background", "period": 7}],
     "roc": [{"budget_share": 0.6}],

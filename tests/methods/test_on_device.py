@@ -81,6 +81,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
         {"size": 6, "sampler": "rw", "scope": "local", "normalise": False, "prefetch": 2},
     ),
     "clustergcn": ("clustergcn", {"clusters": 8, "per_batch": 2}),
+    "gas": ("gas", {"clusters": 8, "per_batch": 2}),
+    "gas ahead": ("gas", {"clusters": 8, "per_batch": 2, "cache": "degree", "prefetch": 2}),
     "vrgcn": ("vrgcn", {"fanouts": 2, "batch_size": 4}),
     "vrgcn cached": ("vrgcn", {"fanouts": 2, "batch_size": 4, "cache": "degree"}),
     "sign": ("sign", {"batch_size": 4}),
@@ -96,7 +98,7 @@ RUNS: list[Key] = [(1, name, "sage") for name, (method, _) in METHODS.items() if
 ]
 # In the quick tier two ranks train a plain method of each family.
 QUICK: list[Key] = [(2, name, "sage") for name in ("bns-gcn", "graphsage")]
-DRAWN_THERE = ("graphsage", "fastgcn", "ladies", "skewed", "graphsaint", "clustergcn", "vrgcn", "dgs")
+DRAWN_THERE = ("graphsage", "fastgcn", "ladies", "skewed", "graphsaint", "clustergcn", "gas", "vrgcn", "dgs")
 DRAWN_OTHERWISE = ("graphsaint edges",)  # some nodes have no neighbours; chances are tested by themselves
 DRAWN_HERE = ("graphsage asking", "graphsage asking ahead", "graphsage important", "ladies asking", "dgs asking")
 
@@ -149,10 +151,11 @@ ASSIGNED = {  # of each row its bits, and of each group of rows their variance, 
     ("copy to the host", "methods/adaqp.py:steps"),
     ("copy to the host", "methods/adaqp.py:_assign"),
 }
+WRITTEN = ("nonzero", "harness/runtime/features.py:put")  # how many rows of its own a rank writes
 HISTORY = {
     ("nonzero", "methods/vrgcn.py:draw_with_history"),  # how many historical rows are read
     ("copy to the host", "methods/vrgcn.py:sample"),  # how many rows of other ranks are read and written
-    ("nonzero", "harness/runtime/features.py:put"),  # how many of its own a rank writes
+    WRITTEN,
 }
 READ = ("copy to the host", "harness/graph/csr.py:on_host")  # rows that are in the host's memory, or are looked at
 EXPLAINED = {(what, "methods/dgs/explainer.py:take") for what in ("_local_scalar_dense", "copy to the host")}
@@ -168,6 +171,7 @@ ALLOWED: dict[str, Waits] = {
     "skewed": {COUNTS, PLACED, SKEWED, LABELLED, TRANSFER} | LAYERED | SUBGRAPH | NODES,
     "graphsaint": {COUNTS, LABELLED, TRANSFER} | SUBGRAPH | NODES,
     "clustergcn": {COUNTS, LABELLED} | SUBGRAPH,
+    "gas": {COUNTS, LABELLED, TRANSFER, READ, WRITTEN} | SAMPLED,
     "vrgcn": {COUNTS, READ} | SAMPLED | SEEN | HISTORY,
     "dgs": {COUNTS, TRANSFER, OWNED, ("nonzero", "methods/dgs/guided_sampling.py:draw")} | SAMPLED | SEEN | EXPLAINED,
 }

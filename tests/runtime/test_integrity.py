@@ -75,6 +75,7 @@ SHIPPED = {
     ],
     "dgs": [DRAWN | {"period": 2}, {"fanouts": -1, "feature_rate": 1.0, "batch_size": 0}],
     "fastgcn": [{"sizes": 20, "batch_size": 8}],
+    "gas": [{"clusters": 4, "per_batch": 1}, {"clusters": 1, "per_batch": 1}],
     "graphsage": [
         *[DRAWN | more for more in ({}, {"prefetch": 2}, {"pool": 2}, {"topology": "owner"}, {"storage": "host"})],
         *[DRAWN | {"cache": "degree"}, DRAWN | {"feature_rate": 0.5}, {"fanouts": -1, "batch_size": 0}],

@@ -243,7 +243,7 @@ TRAINED: dict[str, dict[str, Any]] = {
     "dgs": {"fanouts": 5, "batch_size": 2048, "period": 2, "explain": "inline", "explain_steps": 1},
     "fastgcn": {"sizes": 4096}, "ladies": {"sizes": 4096}, "skewed": {"sizes": 4096},
     "clustergcn": {"clusters": 8, "per_batch": 2}, "graphsaint": {"sampler": "node", "size": 4000},
-    "sign": {},
+    "sign": {}, "gas": {"clusters": 8, "per_batch": 2},
 }  # fmt: skip
 
 

@@ -36,6 +36,7 @@ SMALL: dict[str, dict[str, Any]] = {  # where the defaults would draw all of 60 
     "skewed": {"sizes": 10, "batch_size": 5},
     "graphsaint": {"size": 20, "frontier": 5, "coverage": 5},
     "clustergcn": {"clusters": 6, "per_batch": 2},
+    "gas": {"clusters": 6, "per_batch": 2},
     "dgs": {"fanouts": 2, "batch_size": 5, "period": 2, "explain": "inline", "explain_steps": 10},
 }
 
