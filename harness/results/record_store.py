@@ -102,6 +102,7 @@ def kept_suites(directories: Sequence[Path]) -> dict[str, KeptSuite]:
 STAGING = ".staging"
 CHECKPOINTS = ".checkpoints"
 REPLACED = ".old"  # suffix of a record, under .staging, whose successor is being put in place
+LOOKS = 3  # times that a reader looks for a record that runners replace meanwhile
 BUILT = ".commit"  # suffix of a record, under .staging, that is not whole yet
 
 
@@ -242,20 +243,28 @@ def records_under(directory: Path) -> list[Path]:
 
     Includes a record that a runner moved aside and whose successor is not there (yet).
     """
-    entries = dict.fromkeys(_listed(directory))
-    aside = [p for p in _listed(directory / STAGING) if p.name.endswith(REPLACED)]
-    entries |= dict.fromkeys(_listed(directory))  # a successor that came in between
-    homes = [p for p in entries if not p.name.startswith(".") and (p / RECORD_FILE).is_file()]
-    names = {path.name for path in homes}
-    homes += [p for p in aside if p.name.removesuffix(REPLACED) not in names and (p / RECORD_FILE).is_file()]
-    return sorted(homes, key=lambda path: path.name)
+    names: set[str] = set()
+    for _ in range(LOOKS):
+        names |= {path.name for path in _listed(directory) if not path.name.startswith(".")}
+        aside = (path.name for path in _listed(directory / STAGING))
+        names |= {name.removesuffix(REPLACED) for name in aside if name.endswith(REPLACED)}
+    found = (next((p for p in _places(directory, name) if (p / RECORD_FILE).is_file()), None) for name in names)
+    return sorted(filter(None, found), key=lambda path: path.name)
+
+
+def _places(directory: Path, trial: str) -> list[Path]:
+    """Return where a trial's record is, to be looked at one after the other.
+
+    Between two looks it may move aside, and its successor come, any number of times.
+    """
+    return [directory / trial, directory / STAGING / f"{trial}{REPLACED}"] * LOOKS
 
 
 def read_at(path: Path) -> Record:
     """Read the record in a directory that `records_under` returned, also when it has moved since."""
     trial = path.name.removesuffix(REPLACED)
     suite = path.parent.parent if path.parent.name == STAGING else path.parent
-    for place in (path, suite / STAGING / f"{trial}{REPLACED}", suite / trial):
+    for place in (path, *_places(suite, trial)):
         with contextlib.suppress(FileNotFoundError):
             return read_record(place / RECORD_FILE)
     raise UserError("record disappeared while it was read", file=path, fix="try again")

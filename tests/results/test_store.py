@@ -167,6 +167,26 @@ def test_a_reader_always_finds_a_record_while_it_is_replaced(store: ResultStore,
         writer.join()
 
 
+@pytest.mark.parametrize("moves", [1, 2, 3])
+def test_a_record_that_moves_between_two_looks_is_found(
+    store: ResultStore, make_record, monkeypatch: pytest.MonkeyPatch, moves: int
+) -> None:
+    """Each look at the place where it is finds it moved to the other one just before."""
+    home = store.commit(TRIAL, make_record(), [], "")
+    places, is_file, left = [home, store.staging / f"{TRIAL}.old"], Path.is_file, [moves]
+
+    def moved(path: Path) -> bool:
+        here = next((place for place in places if place.exists()), None)
+        if left[0] and here is not None and path == here / "record.json":
+            left[0] -= 1
+            here.rename(places[1 - places.index(here)])
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", moved)
+    assert [place.name.removesuffix(".old") for place in records_under(store.directory)] == [TRIAL]
+    assert left == [0]
+
+
 def test_a_record_that_was_moved_aside_is_never_read_in_part(
     store: ResultStore, make_record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
