@@ -100,7 +100,7 @@ def test_every_method_trains_on_its_parts(source: PluginSource, tmp_path: Path) 
     stored = OnDisk(tmp_path / "graph", views, False)
     network = ModelSpec(layers=2, hidden=6, dropout=0)
     exact = {name: METHODS.load(name).exact for name in METHODS.names()}
-    names = [name for name, options in exact.items() if options is not None]
+    names = [name for name, options in exact.items() if options is not None and name != "sign"]  # another model
     cases = [Case(stored, name, exact[name], network, EXACT_SPEC) for name in names]
     ranks: list[list[RankOutcome]] = run_ranks(train, 2, cases, timeout_s=240)
     first = ranks[0][names.index("full")]
