@@ -13,7 +13,6 @@ from harness.graph.csr import Places, on_host
 from harness.graph.devices import kind_of, upload
 from harness.metrics import Purpose
 from harness.runtime.comm import Communicator, Direction
-from harness.runtime.run_config import CachePolicy
 from harness.sampling.sample import Tables
 
 if TYPE_CHECKING:
@@ -546,31 +545,22 @@ class HostStore:
         self._slot, self._cached = slot, rows
 
 
-def choose(
-    policy: CachePolicy,
-    capacity: int,
-    *,
-    inclusion: NDArray[np.float64],
-    out_degree: NDArray[Any],
-    rng: np.random.Generator,
-) -> NDArray[np.int64]:
-    """Return the cached nodes: int64, ascending positions in the boundary.
+def choose(policy: str, capacity: int, score: NDArray[Any], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return the cached nodes: int64, ascending positions among those that may be cached.
 
     Args:
-        policy: `none`; `random`, drawn by `rng`; `degree`, the highest out-degrees (PaGraph); `inclusion`,
-            the highest inclusion probabilities. Among equals the first positions are taken.
+        policy: `none`; `random`, drawn by `rng`; else those of the highest score. Among equals the first positions are
+            taken.
         capacity: number of nodes, not negative; all are cached if there are fewer.
-        inclusion: float64 [num_boundary], chance that a node is in a sampled graph.
-        out_degree: [num_boundary], edges from a node.
+        score: [n], of each node: its out-degree (PaGraph), or its chance to be in a sampled graph.
         rng: only `random` draws from it.
     """
-    size = 0 if policy == "none" else min(capacity, inclusion.size)
+    size = 0 if policy == "none" else min(capacity, score.size)
     if size == 0:
         return np.empty(0, np.int64)
     if policy == "random":
-        return np.sort(rng.choice(inclusion.size, size, replace=False))
-    key = out_degree if policy == "degree" else inclusion
-    least = np.partition(key, key.size - size)[key.size - size]  # in linear time
-    taken = key > least
-    taken[np.flatnonzero(key == least)[: size - np.count_nonzero(taken)]] = True
+        return np.sort(rng.choice(score.size, size, replace=False))
+    least = np.partition(score, score.size - size)[score.size - size]  # in linear time
+    taken = score > least
+    taken[np.flatnonzero(score == least)[: size - np.count_nonzero(taken)]] = True
     return np.flatnonzero(taken)

@@ -284,13 +284,8 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
             score = np.diff(source.topology.indptr).astype(np.float64)  # every edge is there in both directions
         elif policy == "vip":
             score = self.chances()
-        chosen = choose(
-            "random" if policy == "random" else "inclusion",
-            round(capacity * nodes),
-            inclusion=score[cacheable],
-            out_degree=score,
-            rng=np.random.default_rng(batch_seed(worker.job.config.seed, worker.rank, PRESAMPLED, 0)),
-        )
+        rng = np.random.default_rng(batch_seed(worker.job.config.seed, worker.rank, PRESAMPLED, 0))
+        chosen = choose(policy, round(capacity * nodes), score[cacheable], rng)
         with worker.traffic.during("setup"):
             self.store.fill(cacheable[chosen])
 

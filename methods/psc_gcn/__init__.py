@@ -397,16 +397,15 @@ class EdgeSampler:
 
     def _fill(self, comm: Communicator) -> None:
         """Choose the boundary nodes to cache, and fetch their features; every rank must call."""
-        capacity, out_degree = round(self._options.capacity * self._partition.num_boundary), np.empty(0, np.int64)
+        capacity = round(self._options.capacity * self._partition.num_boundary)
         if self._policy == "inclusion":
             self._cached = highest(self._inclusion, capacity)
         else:
+            score = np.zeros(self._partition.num_boundary, np.int64)
             if self._policy == "degree":
                 topology = self._worker.view.topology
-                degree = np.bincount(topology.indices, minlength=topology.num_nodes)
-                out_degree = degree[self._partition.boundary]
-            anything = np.zeros(self._partition.num_boundary)
-            nodes = choose(self._policy, capacity, inclusion=anything, out_degree=out_degree, rng=self._cache_rng)
+                score = np.bincount(topology.indices, minlength=topology.num_nodes)[self._partition.boundary]
+            nodes = choose(self._policy, capacity, score, self._cache_rng)
             self._cached = upload(nodes, self._worker.device)
         for before in vars(self._cache).values():  # perhaps the trainer's stream made it, and this one still reads it
             kind_of(before.device).hold(before)

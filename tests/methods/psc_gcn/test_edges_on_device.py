@@ -107,5 +107,5 @@ def test_numbers_are_uniform_and_follow_the_seed() -> None:
 @pytest.mark.parametrize("count", [0, 1, 7, 20, 50])
 def test_the_highest_are_those_of_the_caches_rule(count: int) -> None:
     values = np.random.default_rng(count).integers(0, 5, 30).astype(np.float64)  # many are equal
-    want = choose("inclusion", count, inclusion=values, out_degree=np.empty(0), rng=np.random.default_rng(0))
+    want = choose("inclusion", count, values, np.random.default_rng(0))
     np.testing.assert_array_equal(highest(torch.from_numpy(values), count).numpy(), want)
