@@ -78,9 +78,11 @@ class PartitionSpec(Spec):
     parts: int = Field(1, ge=1, le=1 << 16, description="number of parts = number of ranks")
     method: str = Field("metis", description="partitioner: a name of `harness list partitioners`")
     objective: Literal["volume", "cut"] = Field("cut", description="what METIS minimises")
-    balance: Literal["nodes", "edges"] = Field("nodes", description="what every part has equally much of")
+    balance: str = Field(
+        "nodes", description="what parts have equally much of: nodes, edges; METIS also train, nodes+train"
+    )
     seed: int = Field(0, ge=0, description="seed of the partitioner")
-    file: Path | None = Field(None, description="for `file`: a .npy vector, the part of each node")
+    file: Path | None = Field(None, description="for `file`: the part of each node, as .npy, text, or DGL's .json")
     options: dict[str, Any] = Field(
         default_factory=dict, description="the partitioner's own; write `method: {NAME: {option: value}}`"
     )
@@ -89,3 +91,13 @@ class PartitionSpec(Spec):
     @classmethod
     def _method_with_options(cls, data: Any) -> Any:
         return with_options(data, "method", "options")
+
+    @field_validator("balance")
+    @classmethod
+    def _known_balance(cls, balance: str, info: ValidationInfo) -> str:
+        several = info.data.get("method") in ("metis", "file")
+        known = ("nodes", "edges", "train") if several else ("nodes", "edges")
+        if not set(balance.split("+") if several else [balance]) <= set(known):
+            more = "nor several: nodes+train" if several else "and METIS alone balances more"
+            raise ValueError(f"'{balance}' is none of {', '.join(known)}, {more}")
+        return balance

@@ -243,7 +243,12 @@ def partition(
         str, option("--method NAME,...", "Partitioners (`harness list partitioners`).")
     ] = "metis,random,chunk",
     objective: Annotated[str, option("--objective volume|cut", "What METIS minimises.")] = "cut",
-    balance: Annotated[str, option("--balance nodes|edges", "What parts have equally much of.")] = "nodes",
+    balance: Annotated[
+        str,
+        option(
+            "--balance WHAT", "What parts have equally much of: nodes or edges; by METIS also train, nodes+train, ..."
+        ),
+    ] = "nodes",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the partitioner.")] = 0,
     inductive: Annotated[
         bool | None,
@@ -294,7 +299,8 @@ def partition(
         ]
     except ValidationError as error:
         first = error.errors()[0]
-        raise UserError(f"'{first['input']}': {first['msg']}", key=f"--{first['loc'][0]}") from error
+        what = str(first.get("ctx", {}).get("error") or f"'{first['input']}': {first['msg']}")
+        raise UserError(what, key=f"--{first['loc'][0]}") from error
     dataset_spec = DatasetSpec(name=dataset_name(dataset), options=dataset_options(options))
     mode = dataset_info(dataset_spec).inductive if inductive is None else inductive
     graph = prepare(dataset_spec, data_dir=directory)

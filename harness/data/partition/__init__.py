@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from harness.data.graph import csr_from_edges, is_symmetric
+from harness.data.partition.files import read_parts
 from harness.data.partition.streaming import KaMinParOptions, StreamOptions, kaminpar, stream
 from harness.data.partition.view import Ints, join_neighbours
-from harness.data.prepared import map_npy
 from harness.deferred import numpy as np
 from harness.errors import UserError
 from harness.registry import Registered, Registry
@@ -29,7 +29,8 @@ class Partitioner(Registered, ABC, Generic[OptionsT]):
     its own options: `partition: {method: {ldg: {slack: 0.1}}, parts: 4}`.
 
     `reads` are the keys of the suite's section that its parts depend on, besides `parts`. With `of_all_nodes` its parts
-    are those of all nodes of the data set, also where the training subgraph alone is partitioned.
+    are those of all nodes of the data set, also where the training subgraph alone is partitioned. `train` are the
+    training nodes, bool [N]; None: all.
     """
 
     kind = "partitioner"
@@ -41,6 +42,7 @@ class Partitioner(Registered, ABC, Generic[OptionsT]):
 
     def __init__(self, spec: PartitionSpec, options: OptionsT) -> None:
         self.spec, self.options = spec, options
+        self.train: NDArray[np.bool_] | None = None
 
     @abstractmethod
     def parts(self, indptr: Ints, indices: Ints) -> NDArray[Any]:
@@ -55,13 +57,18 @@ PARTITIONERS: Registry[type[Partitioner[Any]]] = Registry(Partitioner, "harness.
 
 
 def partition_nodes(
-    indptr: Ints, indices: Ints, spec: PartitionSpec, source: PluginSource | None = None
+    indptr: Ints,
+    indices: Ints,
+    spec: PartitionSpec,
+    source: PluginSource | None = None,
+    *,
+    train: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.int32]:
     """Return the part of each node, int32 [N] with values 0..P-1; the same for an equal seed.
 
     `indptr` int64 [N+1], `indices` int32 or int64 [E]: CSR with ascending rows, of any direction; METIS
     sees the graph with its reverse edges added. What "balance: edges" equalises is the sum of degree + 1.
-    `source`: where the code of the partitioner is, if it is a plugin's.
+    `source`: where the code of the partitioner is, if it is a plugin's. `train`: bool [N], training nodes; None: all.
 
     No part is empty when N >= P, whatever the graph (isolated nodes, more components than parts, P = N):
     parts that a partitioner leaves empty get one node of low degree each from the largest parts. Only `file`
@@ -73,6 +80,7 @@ def partition_nodes(
     n = indptr.size - 1
     found = PARTITIONERS.load(spec.method, source)
     partitioner = found(spec, found.Options(**spec.options))
+    partitioner.train = train
     if found.of_all_nodes:
         return partitioner.parts(indptr, indices).astype(np.int32)
     if spec.parts > n:
@@ -101,10 +109,10 @@ def extend_parts(indptr: Ints, indices: Ints, placed: NDArray[np.int32], spec: P
 
 
 def node_weights(indptr: Ints, spec: PartitionSpec) -> NDArray[np.int64]:
-    """int64 [N]: what a node adds to the load of its part."""
-    if spec.balance == "nodes":
-        return np.ones(indptr.size - 1, np.int64)
-    return np.diff(indptr).astype(np.int64) + 1
+    """int64 [N]: what a node adds to the load of its part; of several that are balanced, as a node."""
+    if spec.balance == "edges":
+        return np.diff(indptr).astype(np.int64) + 1
+    return np.ones(indptr.size - 1, np.int64)
 
 
 def fill_empty(parts: NDArray[np.int32], degree: Ints, count: int) -> NDArray[np.int32]:
@@ -133,10 +141,14 @@ def boundary_warning(name: str, spec: PartitionSpec, imbalance: float) -> str | 
 
 
 METIS_OBJECTIVE = {"cut": 0, "volume": 1}  # mobjtype_et of metis.h; pymetis takes the number only
+METIS_OK, METIS_NO_MEMORY = 1, -3
 
 
 class Metis(Partitioner[Spec]):
-    """Multilevel k-way METIS: least edge cut or communication volume, balanced nodes or edges."""
+    """Multilevel k-way METIS: least edge cut or communication volume, balanced nodes, edges, training nodes or several.
+
+    `balance: [nodes, train]` has both within 3 % of even, as far as METIS finds such parts.
+    """
 
     name = "metis"
     reads = frozenset(("objective", "balance", "seed"))
@@ -145,23 +157,51 @@ class Metis(Partitioner[Spec]):
         """See `Partitioner`."""
         import pymetis
 
-        weight = node_weights(indptr, self.spec)
+        ones, balanced = np.ones(indptr.size - 1, np.int64), self.spec.balance.split("+")
+        of_node = {"nodes": ones, "edges": np.diff(indptr) + 1, "train": ones if self.train is None else self.train}
+        weights = np.stack([of_node[name] for name in balanced], 1)
         if not is_symmetric(indptr, indices):
             graph_edges = partial(_edge_chunks, indptr, indices)
             indptr, indices = csr_from_edges(graph_edges, indptr.size - 1, symmetrise=True)
         # METIS copies anything that is not of its own index type, and gives up on lists this long
         index = pymetis.zero_copy_dtype()
-        graph = pymetis.CSRAdjacency(indptr.astype(index, copy=False), indices.astype(index, copy=False))
+        indptr, indices = indptr.astype(index, copy=False), indices.astype(index, copy=False)
         options = pymetis.Options(objtype=METIS_OBJECTIVE[self.spec.objective], seed=self.spec.seed % 2**31)
+        if balanced not in (["nodes"], ["edges"]):
+            return _balance_several(indptr, indices, weights.astype(index), self.spec.parts, options)
         # k-way for every P: recursive bisection, pymetis' default up to 8 parts, minimises the cut only
         result = pymetis.part_graph(
             self.spec.parts,
-            graph,
-            vweights=None if self.spec.balance == "nodes" else weight.astype(index, copy=False),
+            pymetis.CSRAdjacency(indptr, indices),
+            vweights=None if balanced == ["nodes"] else weights[:, 0].astype(index, copy=False),
             recursive=False,
             options=options,
         )
         return np.asarray(result.vertex_part, dtype=np.int32)
+
+
+def _balance_several(indptr: Ints, indices: Ints, weights: Ints, count: int, options: Any) -> NDArray[np.int32]:
+    """Return parts that balance each column of `weights` [N, n]; pymetis has one weight a node, its METIS many."""
+    import ctypes
+
+    import pymetis
+
+    library: Any = pymetis._internal
+    metis, index = ctypes.CDLL(library.__file__), weights.dtype
+    # All arguments are pointers.
+    sizes = [np.array([number], index) for number in (*weights.shape, count, 0)]
+    keys, chosen, parts = library.options_indices, np.empty(64, index), np.empty(len(weights), index)
+    metis.METIS_SetDefaultOptions(chosen.ctypes)
+    for key in ("objtype", "seed"):
+        chosen[int(getattr(keys, key.upper()))] = getattr(options, key)
+    nodes, columns, wanted, cost = (size.ctypes for size in sizes)
+    graph = indptr.ctypes, indices.ctypes, np.ascontiguousarray(weights).ctypes, None, None
+    status = metis.METIS_PartGraphKway(nodes, columns, *graph, wanted, None, None, chosen.ctypes, cost, parts.ctypes)
+    if status == METIS_NO_MEMORY:
+        raise MemoryError("METIS")
+    if status != METIS_OK:
+        raise UserError(f"METIS refuses the graph ({status})", key="partition.balance", fix="balance one of them")
+    return parts.astype(np.int32)
 
 
 def _edge_chunks(indptr: Ints, indices: Ints, rows: int = 1 << 16) -> Iterator[tuple[Ints, Ints]]:
@@ -233,7 +273,7 @@ class Chunk(Partitioner[Spec]):
 
 
 class File(Partitioner[Spec]):
-    """A .npy vector of yours with the part of each node."""
+    """A file with the part of each node: .npy, text of METIS, ParMETIS or KaMinPar, or DGL's .json (`read_parts`)."""
 
     name = "file"
     reads = frozenset(("file",))
@@ -243,10 +283,8 @@ class File(Partitioner[Spec]):
         """See `Partitioner`."""
         path, n, count, key = self.spec.file, indptr.size - 1, self.spec.parts, "partition.file"
         if path is None:
-            raise UserError("method 'file' needs a vector", key=key, fix="file: path of a .npy")
-        vector = map_npy(path, "np.save an integer vector", key)
-        if vector.ndim != 1 or vector.dtype.kind not in "iu":
-            raise UserError("not a vector of integers", file=path, key=key, fix="np.save an integer vector [N]")
+            raise UserError("method 'file' needs a vector", key=key, fix="file: path of a .npy, a text, or DGL's .json")
+        vector = read_parts(path, n)
         if vector.size != n:
             raise UserError(f"{vector.size} entries for {n} nodes", file=path, key=key, fix="one entry per node")
         if n and (vector.min() < 0 or vector.max() >= count):

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from harness.caches import cache_root
 from harness.data.graph import GraphData
 from harness.data.partition import PARTITIONERS, extend_parts, partition_nodes
+from harness.data.partition.files import hash_parts
 from harness.data.partition.view import META, PartitionedGraph, write_induced, write_view
 from harness.data.prepared import (
     FINGERPRINT_DIGITS,
     Report,
     content_hash,
-    hash_file,
     known_hash,
     locked,
     made_once,
@@ -78,7 +78,7 @@ def ensure_partitioned(
         if inductive:
             parts = _inductive_parts(graph, spec, source, work, target)
         else:
-            parts = partition_nodes(graph.indptr, graph.indices, spec, source)
+            parts = partition_nodes(graph.indptr, graph.indices, spec, source, train=graph.train_mask)
         nodes = np.arange(parts.size, dtype=np.int64)
         view = PartitionedGraph(
             graph.indptr, graph.indices, nodes, parts, graph.train_mask, spec.parts, inductive, graph_dir, graph.weights
@@ -189,7 +189,7 @@ def _target(
     else:
         what |= {key: getattr(spec, key) for key in found.reads}
         if "file" in found.reads:
-            what["file"] = hash_file(spec.file) if spec.file and spec.file.is_file() else None
+            what["file"] = hash_parts(spec.file) if spec.file and spec.file.is_file() else None
         if spec.options:
             what["options"] = spec.options
         if source is not None:
