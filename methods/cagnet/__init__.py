@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, Self
@@ -12,7 +13,9 @@ from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Metric,
 from harness import numpy as np
 from harness.plugin import BlockSize, BoundarySampler, Loss, MemoryCase, PartSize, sample_boundary, upload
 
-from .broadcast import BroadcastBlock, Label, Mesh, Sent, rank_groups
+from .broadcast import BroadcastBlock, History, Label, Mesh, Sent, rank_groups
+
+STALENESS = 10
 
 
 class CAGNETOptions(FullGraphOptions):
@@ -27,6 +30,23 @@ class CAGNETOptions(FullGraphOptions):
     sampler: BoundarySampler = Field(
         "bernoulli", description="each such row with probability p, or exactly round(p n) of each owner's n"
     )
+    drift: float = Field(
+        0.0, ge=0,
+        description="relative change of its rows up to which a rank does not broadcast them again (SANCUS); 0: it does",
+        exclude_if=lambda drift: drift == 0,
+    )  # fmt: skip
+    staleness: int = Field(
+        STALENESS, ge=1, description="with `drift`, broadcasts of a layer that a rank skips in a row, at most",
+        exclude_if=lambda staleness: staleness == STALENESS,
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _skips_whole_blocks(self) -> Self:
+        if self.drift and self.rate < 1:
+            raise ValueError("drift: rows that are drawn anew in each epoch have no last ones: leave it or rate out")
+        if self.staleness != STALENESS and not self.drift:
+            raise ValueError("staleness: no broadcast is skipped without drift: give it, or leave staleness out")
+        return self
 
     @model_validator(mode="after")
     def _broadcasts_rows_as_they_are(self) -> Self:
@@ -68,6 +88,14 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
     Bytes then: K for N where the factor is P/c - 1, the rows kept by all ranks (`broadcast_rows`), and control, 4
     (P/c - 1) K for which they are and 8 a peer for how many. Near p = 1 that is less than at p = 1, where rows that
     nobody else reads are broadcast, too. At p = 0 groups train alone.
+
+    `drift` > 0 skips broadcasts (SANCUS, Peng et al., VLDB 2022): a rank sends a layer's rows again when they differ
+    from those that it sent last by more than `drift` times the latter's norm, or `staleness` broadcasts of the layer
+    were skipped; else the others take the last ones. Rows are compared as they are sent: gcn's are scaled by degree,
+    and dropout's new masks are a change, too. Gradients of rows are sent in each epoch, as in the public code. A large
+    `drift` is the paper's epoch-fixed rule: each layer once in `staleness` + 1 epochs. Bytes forward: the rows that
+    all ranks broadcast in a layer (`broadcast_rows_layer*`) for N where the factor is P/c - 1, and 8 a peer (control)
+    for who broadcasts; gat's backward pass sends no rows again, which are kept here.
     """
 
     name = "cagnet"
@@ -75,7 +103,10 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
     Options = CAGNETOptions
     exact: ClassVar[dict[str, Any]] = {}
     unbiased: ClassVar[dict[str, Any]] = {"rate": 0.3}
-    metrics = (Metric.of_method("broadcast_rows", "rows drawn to be broadcast", heading="Broadcast rows"),)
+    metrics = (
+        Metric.of_method("broadcast_rows", "rows drawn to be broadcast", heading="Broadcast rows"),
+        Metric.of_method("broadcast_rows_layer*", "with `drift`, rows broadcast in each layer"),
+    )
 
     def __init__(self, worker: Worker, options: CAGNETOptions) -> None:
         rank_groups(options.replication, worker.world)  # a user's mistake ends the trial before anything is sent
@@ -87,7 +118,8 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         views = [worker.view if rank == worker.rank else worker.open_view(job.train_view, rank) for rank in mesh.group]
         partitions = [view.partition for view in views]
         sampled = options.rate < 1
-        self._block = BroadcastBlock(mesh, partitions, worker.view.local_row, engine=spmm)
+        self._history = History(options.drift, options.staleness) if options.drift else None
+        self._block = BroadcastBlock(mesh, partitions, worker.view.local_row, engine=spmm, history=self._history)
         rows = [view.rows["train"] + mesh.rows[view.partition.rank].start for view in views]
         labels = [view.labels[view.rows["train"]] for view in views]
         self._loss = Loss(torch.cat(rows), torch.cat(labels), options.replication * worker.train_total)
@@ -113,6 +145,8 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         if self.options.rate < 1:
             sent = self.draw()
             block, stats = block.sample(sent), {"broadcast_rows": sent[worker.rank].count}
+        if self._history is not None:
+            self._history.sent = stats
         yield Step(
             blocks=[block.at(layer) for layer in range(worker.model.depth)],
             inputs=self._inputs,
@@ -141,6 +175,23 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
             factors = {rank: self._read_of[rank] / max(counts[rank], 1) for rank in drawn}
         return {rank: Sent(counts[rank], found.long(), factors[rank]) for rank, found in drawn.items()}
 
+    @property
+    def warnings(self) -> list[str]:
+        """See `Method.warnings`: a `drift` that skips nothing."""
+        history, drift = self._history, self.options.drift
+        if history is None or history.least == math.inf or history.least <= drift:
+            return []
+        return [f"rank {self.worker.rank} skipped no broadcast: drift is {drift:g}, the least was {history.least:.2g}"]
+
+    def state(self) -> dict[str, Any]:
+        """See `Method`: what was broadcast last."""
+        return {} if self._history is None else self._history.state()
+
+    def restore(self, state: dict[str, Any], done: int) -> None:
+        """See `Method`."""
+        if self._history is not None:
+            self._history.restore(state, self.worker.device)
+
     @classmethod
     def memory(cls, options: CAGNETOptions, case: MemoryCase) -> dict[str, int]:
         """Return the components: c times the rank's inner rows, one foreign block, or its sample, for the boundary.
@@ -159,7 +210,10 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         pointers = 8 * (groups - 1) * (rows.inner + 1)
         sample = case.matrices(BlockSize(rows.inner, (groups - 1) * foreign, round(options.rate * part.cut)))
         sample += 8 * max(0, groups - 2) * (rows.inner + 1)
+        # Of the column's ranks, this one too.
+        last = groups * part.inner * sum(values for _, values, _ in exchanged(options, case)) * case.itemsize
         return components | {
+            **({"broadcast last": last} if options.drift else {}),
             "input features": components["input features"] + (own if copies > 1 else 0),
             "adjacency": case.matrices(BlockSize(rows.inner, groups * part.inner, part.edges))
             + pointers
@@ -169,22 +223,35 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
     @classmethod
     def expected_stats(cls, options: CAGNETOptions, case: BytesCase) -> dict[str, float]:
         """See `Method`."""
-        return {"broadcast_rows": options.rate * case.nodes}
+        return {} if options.drift else {"broadcast_rows": options.rate * case.nodes}
 
     @classmethod
-    def bytes_per_epoch(cls, options: CAGNETOptions, case: BytesCase) -> Bytes:
-        """Return the bytes of the class's docstring: `columns` (P/c - 1) N or K, `copies` (c - 1) N."""
+    def bytes_per_epoch(cls, options: CAGNETOptions, case: BytesCase) -> Bytes | None:
+        """Return the bytes of the class's docstring: `columns` (P/c - 1) N or K, `copies` (c - 1) N.
+
+        With `drift` None before it is known what was skipped.
+        """
         others, copies = case.parts // options.replication - 1, (options.replication - 1) * case.nodes
         columns = others * (case.nodes if options.rate == 1 else case.count("broadcast_rows"))
-        control = {"control": 4 * columns + 8 * case.pairs if 0 < options.rate < 1 else 0}
-        if not case.model.attends:
-            rows = columns + 2 * copies
-            return case.boundary_rows(rows, backward=columns + copies, **options.for_costs) | control
+        if options.drift and not case.stats:
+            return None
         sent, heads = {"feature": 0, "embedding": 0, "gradient": 0}, case.model.spec.heads
-        for block in range(case.model.depth):
-            width = case.model.layer_of(block)[0].transformed
-            rows = 2 * columns * width + 2 * copies * (width + 2 * heads)
-            back = columns * (width + heads) + copies * (width + 3 * heads)
-            sent["embedding" if block else "feature"] += rows * case.itemsize
+        control = 4 * columns + 8 * case.pairs if 0 < options.rate < 1 else 0
+        for layer, width, learnt in exchanged(options, case):
+            forth = others * case.count(f"broadcast_rows_layer{layer}") if options.drift else columns
+            values, back = (forth + 2 * copies) * width, (columns + copies) * width * learnt
+            if case.model.attends:
+                values += (0 if options.drift else columns) * width + 4 * copies * heads
+                back += (columns + 3 * copies) * heads
+            sent["embedding" if layer else "feature"] += values * case.itemsize
             sent["gradient"] += back * case.itemsize
-        return sent | control
+            control += 8 * case.pairs if options.drift else 0
+        return sent | {"control": control}
+
+
+def exchanged(options: CAGNETOptions, case: BytesCase | MemoryCase) -> list[tuple[int, int, bool]]:
+    """Return of each broadcast its layer, the values of a row, and whether gradients come back."""
+    model = case.model
+    if model.attends:
+        return [(layer, model.layer_of(layer)[0].transformed, True) for layer in range(model.depth)]
+    return list(model.exchanges(options.precompute, options.transform_before_exchange))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from harness import UserError, torch
 from harness import numpy as np
@@ -164,6 +165,63 @@ class Mesh:
         return self.comm.exchange_rows(rows, sent, received, out=out, **label)
 
 
+class History:
+    """What the ranks of a column broadcast last in each layer, and whether this one does again (SANCUS).
+
+    It skips a layer's broadcast while its rows differ from those that it sent last by at most `drift` times the
+    latter's Frobenius norm, `staleness` times in a row at most.
+
+    Attributes:
+        rows: by layer, [n_k, width] of each rank k of the column.
+        skipped: by layer, the broadcasts that this rank has skipped in a row.
+        sent: metrics of a step, the rows that this rank broadcast in each layer.
+        least: the least relative difference that was seen.
+    """
+
+    def __init__(self, drift: float, staleness: int) -> None:
+        self._drift, self._staleness = drift, staleness
+        self.rows: dict[int, dict[int, Tensor]] = {}
+        self.skipped, self.sent = dict[int, int](), dict[str, int]()
+        self.least = math.inf
+
+    def broadcast(self, mesh: Mesh, own: Tensor, label: Label) -> Iterator[tuple[int, Tensor]]:
+        """Yield each other rank of the column and its last rows; this one has `own` now. Every rank must call.
+
+        Traffic (control): 8 bytes a peer, for who broadcasts.
+        """
+        layer, comm, now = label["layer"], mesh.comm, own.detach()
+        rows = self.rows.setdefault(layer, {})
+        skips = self._skips(now, rows.get(comm.rank), self.skipped.get(layer, 0))
+        self.skipped[layer] = self.skipped.get(layer, 0) + 1 if skips else 0
+        if skips:
+            now = now[:0]
+        else:
+            rows[comm.rank] = now.clone()
+        self.sent[f"broadcast_rows_layer{layer}"] = len(now)
+        counts = comm.exchange_counts([len(now)] * comm.world)
+        for root, received in mesh.broadcast(now, dict(enumerate(counts)), label):
+            if len(received) or root not in rows:
+                rows[root] = received
+            yield root, rows[root]
+
+    def _skips(self, now: Tensor, last: Tensor | None, skipped: int) -> bool:
+        if last is None:
+            return False
+        norm = torch.linalg.vector_norm
+        change = float(norm(now - last) / norm(last).clamp_min(torch.finfo(last.dtype).tiny))
+        self.least = min(self.least, change)
+        return skipped < self._staleness and change <= self._drift
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of it."""
+        return {"rows": self.rows, "skipped": self.skipped, "least": self.least}
+
+    def restore(self, state: dict[str, Any], device: torch.device) -> None:
+        """Go on from such a state."""
+        self.rows = {layer: {k: rows.to(device) for k, rows in each.items()} for layer, each in state["rows"].items()}
+        self.skipped, self.least = state["skipped"], state["least"]
+
+
 def entries_from(
     owner: int, partitions: Mapping[Partition, CSR], local_row: NDArray[np.int32], start: int, columns: int
 ) -> CSR:
@@ -202,11 +260,15 @@ class BroadcastBlock(Block):
     rows, and sends them to its group. Sums are made in one place and copied: copies are equal bit for bit. Attention
     does the same with the sums of a softmax; backward, the column's rows are sent again, not kept.
 
+    With a `history` rows that are not broadcast again are those that were last. Their gradients are sent as if they
+    were today's.
+
     Args:
         mesh: who holds what.
         partitions: those of the group's ranks.
         local_row: int32 [N], row of each node among its owner's inner nodes.
         engine: name of the SpMM engine.
+        history: of what was broadcast; None: all is, each time.
 
     Attributes:
         foreign: [num_rows, n_k] for each other rank k of the column; of a sample, the columns that k sends.
@@ -217,7 +279,13 @@ class BroadcastBlock(Block):
     communicates = True
 
     def __init__(
-        self, mesh: Mesh, partitions: Sequence[Partition], local_row: NDArray[np.int32], *, engine: str
+        self,
+        mesh: Mesh,
+        partitions: Sequence[Partition],
+        local_row: NDArray[np.int32],
+        *,
+        engine: str,
+        history: History | None = None,
     ) -> None:
         parts, device = {}, mesh.comm.device
         structures = {partition: partition.read_structure() for partition in partitions}
@@ -227,7 +295,12 @@ class BroadcastBlock(Block):
         degrees = [partition.inner_degree().to(device) for partition in partitions]
         own = parts.pop(mesh.comm.rank)
         super().__init__(own.to(device), torch.cat(degrees), engine=engine, transposed=own.transpose().to(device))
-        self.mesh, self._layer, self.sent = mesh, -1, {rank: Sent(mesh.sizes[rank]) for rank in mesh.column}
+        self.mesh, self.history, self._layer, self.sent = (
+            mesh,
+            history,
+            -1,
+            {rank: Sent(mesh.sizes[rank]) for rank in mesh.column},
+        )
         self.foreign = {rank: matrix.to(device) for rank, matrix in parts.items()}
         self._foreign_transposed = {rank: matrix.transpose().to(device) for rank, matrix in parts.items()}
 
@@ -295,7 +368,10 @@ class BroadcastBlock(Block):
         queries, sent = parts[2], self.sent[mesh.comm.rank]
 
         def term(rank: int) -> Tensor:
-            rows = mesh.fetch(mesh.column, rank, sent.of(z[mesh.own]), self.sent[rank].count, again)
+            if self.history is None:
+                rows = mesh.fetch(mesh.column, rank, sent.of(z[mesh.own]), self.sent[rank].count, again)
+            else:
+                rows = self.history.rows[self._layer][rank]
             edges = Edges(self._foreign_transposed[rank], row_scale=self._scale(rank, z))
             found = spread(edges, by_head(rows, heads), rows @ to_key, grad, state, slice(0, 0))
             queries.add_(found[2])
@@ -314,6 +390,9 @@ class BroadcastBlock(Block):
         """Yield each other rank of the column and what it sends, as this one of `x` [num_rows, width]."""
         mesh, sent = self.mesh, self.sent
         own = sent[mesh.comm.rank].of(x[mesh.own])
+        if self.history is not None:
+            yield from self.history.broadcast(mesh, own, label)
+            return
         yield from mesh.broadcast(own, {rank: each.count for rank, each in sent.items()}, label)
 
     def _counted(self, rank: int, rows: Tensor) -> Tensor:
