@@ -71,6 +71,7 @@ from .runtime.external import CommandOptions as CommandOptions
 from .runtime.features import FeatureStore as FeatureStore
 from .runtime.features import HostStore as HostStore
 from .runtime.features import Plan as Plan
+from .runtime.features import RankRows as RankRows
 from .runtime.features import RowPlan as RowPlan
 from .runtime.features import RowStore as RowStore
 from .runtime.features import choose as choose
@@ -78,6 +79,7 @@ from .runtime.features import fresh as fresh
 from .runtime.features import take as take
 from .runtime.minibatch import Drawn as Drawn
 from .runtime.minibatch import Loaded as Loaded
+from .runtime.minibatch import OwnedTopology as OwnedTopology
 from .runtime.pipelined import BoundaryInputs as BoundaryInputs
 from .runtime.pipelined import PipelinedMethod as PipelinedMethod
 from .runtime.pipelined import PipelinedOptions as PipelinedOptions
@@ -95,6 +97,7 @@ from .runtime.trainer import loss_sum as loss_sum
 from .sampling.boundary import BoundarySampler as BoundarySampler
 from .sampling.boundary import sample_boundary as sample_boundary
 from .sampling.labor import LaborSampler as LaborSampler
+from .sampling.labor import draw_labor as draw_labor
 from .sampling.layer_kernels import inclusion as inclusion
 from .sampling.layer_kernels import node_uniform as node_uniform
 from .sampling.layer_kernels import write_inclusion as write_inclusion
@@ -111,6 +114,7 @@ from .sampling.neighbours import FanoutSampler as FanoutSampler
 from .sampling.neighbours import draw_neighbours as draw_neighbours
 from .sampling.neighbours import draw_on_device as draw_on_device
 from .sampling.neighbours import draw_uniform_on_device as draw_uniform_on_device
+from .sampling.neighbours import number_columns as number_columns
 from .sampling.neighbours import number_sources as number_sources
 from .sampling.neighbours import reached as reached
 from .sampling.neighbours import sample_layers as sample_layers

@@ -58,7 +58,7 @@ class BytesCase:
         return int(self.stats.get(name, 0))
 
     def boundary_rows(
-        self, rows: int, *, backward: int | None = None, header: int = 0, precompute: bool = False,
+        self, rows: int | Sequence[int], *, backward: int | None = None, header: int = 0, precompute: bool = False,
         transform_first: bool = False, codec: CodecName = "none",
     ) -> Bytes:  # fmt: skip
         """Return the bytes of a full-graph method whose ranks are sent `rows` rows in each layer.
@@ -67,19 +67,19 @@ class BytesCase:
         backward the same in all layers but the first.
 
         Args:
-            rows: that all ranks together receive, forward.
+            rows: that all ranks together receive, forward, in each layer alike or by layer.
             backward: those whose gradients they send; default: the same.
             header: bytes that are sent with each row.
             precompute: the first exchange is left out.
             transform_first: H W is sent where that is fewer bytes, in the first layer backward too.
             codec: what the rows are packed by: `row_bytes` for width * itemsize.
         """
-        backward = rows if backward is None else backward
         sent = {"feature": 0, "embedding": 0, "gradient": 0}
         for block, values, learnt in self.model.exchanges(precompute, transform_first):
             row = row_bytes(codec, values, self.itemsize) + header
-            sent["embedding" if block else "feature"] += rows * row
-            sent["gradient"] += backward * row if learnt else 0
+            forward = rows if isinstance(rows, int) else rows[block]
+            sent["embedding" if block else "feature"] += forward * row
+            sent["gradient"] += (forward if backward is None else backward) * row if learnt else 0
         return sent
 
     def mini_batch(self, options: MiniBatchOptions, *, labels: bool = False, width: int | None = None) -> Bytes | None:

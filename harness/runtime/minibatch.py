@@ -26,7 +26,7 @@ from harness.runtime.evaluation import inference, score_counts, scores_of_all
 from harness.runtime.features import FeatureStore, HostStore, RankRows, RowPlan, RowStore, choose
 from harness.runtime.method import Method, case_of
 from harness.runtime.run_config import BatchCache, MethodOptions, MiniBatchOptions, NodeBatchOptions
-from harness.runtime.step import Loss, Step
+from harness.runtime.step import Loss, Step, SyncExchange
 from harness.sampling.neighbours import draw_uniform, take_entries
 from harness.sampling.sample import Sample, Sampler, Source, Tables
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from harness.models.gnn import Exchange
     from harness.runtime.worker import Worker
 
 
@@ -118,9 +119,7 @@ class OwnedTopology(Topology):
             if not is_own.all():
                 raise ValueError("nodes of other ranks are said to be this rank's own")
             return self, nodes
-        with self.tables.borrow() as table:
-            uncached = np.empty(0, np.int32)
-            plan = RowPlan.of(nodes, owner, self.view.local_row, uncached, table, rank=comm.rank, world=comm.world)
+        plan = self._plan(nodes)
         degrees = self.indptr[nodes + 1] - self.indptr[nodes]
         lengths = degrees if fanout < 0 else np.minimum(degrees, fanout)
         start = time.perf_counter()
@@ -132,13 +131,37 @@ class OwnedTopology(Topology):
         found = self._draw(nodes[at], fanout, seed)
         return _merge(lengths, np.concatenate([at, plan.asked_at]), [found, answer]), np.arange(nodes.size)
 
+    def announce(self, nodes: Ints) -> tuple[RowPlan, list[int], Ints]:
+        """Name distinct `nodes` (int64) to their owners, which then draw for them; every rank must call.
+
+        Returns whose they are, how many nodes each rank names to this one, and which, int64, grouped by rank. Traffic:
+        8 bytes a peer and 4 for each remote node (control).
+        """
+        comm, asked, plan = self.line.comm, self.line.asked, self._plan(nodes)
+        start = time.perf_counter()
+        counts = comm.exchange_counts(plan.counts)
+        named = self._own_nodes(_move(comm, plan.asked, plan.counts, counts))
+        asked.seconds += time.perf_counter() - start
+        asked.nodes += plan.asked.size
+        return plan, counts, named
+
+    def _own_nodes(self, rows: NDArray[np.int32]) -> Ints:
+        return np.asarray(self.view.partition.inner)[rows].astype(np.int64)
+
+    def _plan(self, nodes: Ints) -> RowPlan:
+        comm, uncached = self.line.comm, np.empty(0, np.int32)
+        with self.tables.borrow() as table:
+            return RowPlan.of(
+                nodes, self.view.owner, self.view.local_row, uncached, table, rank=comm.rank, world=comm.world
+            )
+
     def _ask(self, plan: RowPlan, lengths: Ints, fanout: int, seed: int) -> Topology:
         """Return the rows that the owners of the asked nodes send, `lengths` long, and send what peers ask for."""
         comm, ones = self.line.comm, [1] * self.line.comm.world
         questions = np.array([(count, fanout, seed) for count in plan.counts], np.int64)
         theirs = _move(comm, questions, ones, ones)
         counts = theirs[:, 0].tolist()
-        wanted = np.asarray(self.view.partition.inner)[_move(comm, plan.asked, plan.counts, counts)].astype(np.int64)
+        wanted = self._own_nodes(_move(comm, plan.asked, plan.counts, counts))
         answers = [
             self._draw(nodes, int(fanout), int(seed))
             for nodes, (_, fanout, seed) in zip(np.split(wanted, np.cumsum(counts)[:-1]), theirs, strict=True)
@@ -374,7 +397,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     def fetch(self, drawn: Drawn, comm: Communicator) -> Loaded:
         """Fetch what a step reads; every rank must call."""
         sample = drawn.sample
-        nodes = sample.layers[0].sources
+        nodes = sample.held(0)
         inputs, metrics = self.store.read(nodes, self.columns(drawn), comm)
         if self.options.feature_loss:
             with comm.clock.phase("fetch"):
@@ -382,7 +405,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         stats = {
             **metrics,
             "drawn_edges": sum(layer.edges for layer in sample.layers),
-            **{f"nodes_layer{i}": len(layer.sources) for i, layer in enumerate(sample.layers)},
+            **{f"nodes_layer{i}": len(sample.held(i)) for i in range(len(sample.layers))},
             f"nodes_layer{len(sample.layers)}": sample.layers[-1].num_dst,
             **sample.stats,
         }
@@ -406,9 +429,16 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     def step(self, loaded: Loaded) -> Step:
         """Return the step of a batch."""
-        drawn, layers = loaded.drawn, loaded.drawn.sample.layers
-        nodes, outputs = layers[0].sources, layers[-1].destinations
-        return Step(drawn.blocks, loaded.loss, loaded.inputs, stats=loaded.stats, nodes=nodes, outputs=outputs)
+        drawn, sample = loaded.drawn, loaded.drawn.sample
+        return Step(
+            drawn.blocks, loaded.loss, loaded.inputs, self._exchange(sample), stats=loaded.stats, nodes=sample.held(0),
+            outputs=sample.layers[-1].destinations,
+        )  # fmt: skip
+
+    def _exchange(self, sample: Sample) -> Exchange | None:
+        """Return what brings the rows of a sample's halos, if it has any."""
+        exchanges = [SyncExchange(self.worker.comm, halo) for halo in sample.halos]
+        return (lambda rows, layer: exchanges[layer](rows, layer)) if exchanges else None
 
     def _loss(self, drawn: Drawn, comm: Communicator) -> Loss:
         sample, total, view = drawn.sample, drawn.batch.total, self.worker.view
@@ -502,8 +532,8 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         for step in range(steps):
             now = slice(step * size, (step + 1) * size)
             sample = sampler.sample(nodes[now], batch_seed(worker.job.config.seed, worker.rank, epoch, step))
-            inputs = store.gather(sample.layers[0].sources)
-            logits = worker.model(self.blocks(sample, source), inputs)
+            inputs = store.gather(sample.held(0))
+            logits = worker.model(self.blocks(sample, source), inputs, self._exchange(sample))
             counts += score_counts(logits[: nodes[now].size], labels[now])
         return counts
 

@@ -80,8 +80,13 @@ def number_sources(found: Topology, targets: Ints, entries: Ints, tables: Tables
     `found` is what `Topology.rows` returned for the targets.
     """
     columns = take_entries(found.indices, entries, np.empty(entries.size, np.int32))
+    return number_columns(targets, columns, tables), columns
+
+
+def number_columns(targets: Ints, columns: NDArray[np.int32], tables: Tables) -> Ints:
+    """Return the distinct nodes, the distinct targets first, and put their numbers into `columns`, which are nodes."""
     with tables.borrow() as table:
-        return _number(targets, columns, table), columns
+        return _number(targets, columns, table)  # type: ignore[no-any-return]
 
 
 @numba.njit(cache=True, nogil=True)

@@ -15,9 +15,9 @@ from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.errors import UserError
 from harness.graph.block import Block, OwnRows, Propagation
-from harness.graph.csr import CSR, Floats, Ints, Topology, pointers, row_of_entries
+from harness.graph.csr import CSR, Floats, Ints, Places, Topology, pointers, row_of_entries
 from harness.graph.devices import upload
-from harness.graph.partition import View
+from harness.graph.partition import Halo, View
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -268,13 +268,20 @@ class Sample:
 
     `layers` has one for each graph layer, input layer first; the first one's sources are the nodes whose features
     are read. The first `targets` output rows are training nodes of this rank, and the loss reads them. None: the
-    loss reads all training nodes among the output rows, also those of other ranks.
+    loss reads all training nodes among the output rows, also those of other ranks. With `halos`, one a layer, the last
+    sources of a layer are other ranks' nodes, whose rows come by an exchange.
     """
 
     layers: Sequence[DrawnLayer]
     targets: int | None
     weights: Floats | Tensor | None = None  # [output rows], factors of the rows' losses
     stats: dict[str, float] = field(default_factory=dict)  # the sampler's own metrics, summed over an epoch's steps
+    halos: Sequence[Halo] = ()
+
+    def held(self, layer: int) -> Places:
+        """Return the sources of a layer whose rows no exchange brings, int64."""
+        sources = self.layers[layer].sources
+        return sources[: len(sources) - sum(self.halos[layer].recv_counts)] if self.halos else sources
 
 
 class Sampler(Protocol):

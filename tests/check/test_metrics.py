@@ -32,6 +32,7 @@ MORE: dict[str, list[dict[str, Any]]] = {  # options with statistics of their ow
     "adaqp": [{"period": 2}],
     "sign": [{"batch_size": 8, "powers": "last"}],
     "roc": [{}],
+    "cooperative": [{"sampler": "labor", "fanouts": 3, "batch_size": 8}],
 }
 CASES = [(name, METHODS.load(name).unbiased or METHODS.load(name).exact or {}) for name in METHODS.names()]
 CASES += [(name, each) for name, some in MORE.items() for each in some]

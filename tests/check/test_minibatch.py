@@ -34,6 +34,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsage": ("graphsage", {"fanouts": [3, 2], "batch_size": 4}),
     "graphsage weighted": ("graphsage", {"fanouts": 2, "batch_size": 4, "weights": "propagation"}),
     "graphsage labor": ("graphsage", {"fanouts": [3, 2], "batch_size": 4, "sampler": "labor", "importance": 2}),
+    "cooperative": ("cooperative", {"fanouts": [3, 2], "batch_size": 4}),
+    "cooperative labor": ("cooperative", {"fanouts": [3, 2], "batch_size": 4, "sampler": "labor"}),
     "fastgcn": ("fastgcn", {"sizes": 20, "batch_size": 4}),
     "ladies": ("ladies", {"sizes": 6, "batch_size": 4}),
     "ladies poisson": ("ladies", {"sizes": 6, "batch_size": 4, "estimator": "poisson"}),
@@ -66,8 +68,9 @@ LESS: dict[str, dict[str, Any]] = {
     "loss ahead": {"feature_loss": 0.3, "prefetch": 2},
 }
 READ_LESS = ("graphsage", "ladies", "node subgraphs")
-READ_BY_ALL = (*READ_LESS, "vrgcn", "gas")
-WITH_HISTORIES = ("vrgcn", "gas")  # whose bytes are in their own tests
+READ_BY_ALL = (*READ_LESS, "vrgcn", "gas", "cooperative")
+UNCACHED = ("vrgcn", "cooperative", "cooperative labor")
+OWN_BYTES = ("vrgcn", "gas", "cooperative", "cooperative labor")  # in their own tests
 # The first model from every store; the others, of one method a family of samplers, with and without prefetching.
 RUNS = [
     (name, store, model)
@@ -75,6 +78,7 @@ RUNS = [
     for store in STORES
     for model in MODELS
     if (name != "vrgcn" or store in ("", "pool"))
+    and (not name.startswith("cooperative") or "cache" not in STORES[store])
     and (name != "dgs" or not store.startswith("host"))
     and (model == "sage" or (name in READ_BY_ALL and store in ("", "prefetch")))
 ] + [(name, less, "sage") for name in READ_LESS for less in LESS]
@@ -140,7 +144,7 @@ def counted(ranks: list[RankOutcome], epoch: int, key: str) -> int:
     return sum(int(o.rows[epoch]["stats"].get(key) or o.rows[epoch].get(key) or 0) for o in ranks)
 
 
-@pytest.mark.parametrize("run", [run for run in RUNS if run[0] not in WITH_HISTORIES], ids=" ".join)
+@pytest.mark.parametrize("run", [run for run in RUNS if run[0] not in OWN_BYTES], ids=" ".join)
 def test_bytes_are_the_closed_form(outcomes: dict[Run, list[RankOutcome]], run: Run) -> None:
     ranks, (name, store, model) = outcomes[run], run
     weights = sum(w.size for w in ranks[0].before.values())
@@ -219,7 +223,7 @@ def troubled(folder: Path) -> dict[str, OnDisk]:
 def test_no_rank_waits_for_one_that_has_nothing_to_do(tmp_path: Path) -> None:
     stored = troubled(tmp_path)
     runs = [
-        (graph, name, options | ({} if name == "vrgcn" else STORES["presampled"]))
+        (graph, name, options | ({} if name in UNCACHED else STORES["presampled"]))
         for graph in stored
         for name, (_, options) in METHODS.items()
     ]
@@ -241,10 +245,11 @@ def test_inference_on_everything_scores_like_the_exact_evaluation(inductive: boo
             ("graphsage", {"fanouts": -1, "batch_size": 4}),
             ("ladies", {"sizes": -1, "batch_size": 4}),
             ("graphsaint", {"sampler": "node", "size": 12}),
+            ("cooperative", {"fanouts": -1, "batch_size": 4}),
         ]
     ]
-    sage, ladies, saint = run_ranks(run_all_to_the_end, WORLD, cases)[0]
-    for row in sage["epochs"] + ladies["epochs"]:
+    sage, ladies, saint, shared = run_ranks(run_all_to_the_end, WORLD, cases)[0]
+    for row in sage["epochs"] + ladies["epochs"] + shared["epochs"]:
         assert row["sampled_val_score"] == pytest.approx(row["val_score"])
         assert row["sampled_test_score"] == pytest.approx(row["test_score"])
     assert sage["summary"]["sampled_test_at_best_val"] == sage["summary"]["test_at_best_val"]

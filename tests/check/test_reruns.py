@@ -27,6 +27,7 @@ NODES, DEGREE, EPOCHS = 2000, 24, 2  # edges enough of a rank for two threads (L
 OPTIONS: dict[str, dict[str, Any]] = SMALL | {
     "bns-gcn": {"rate": 0.5},
     "graphsage": {"fanouts": 5, "batch_size": 200},
+    "cooperative": {"fanouts": 5, "batch_size": 200},
     "vrgcn": {"batch_size": 200},
     "fastgcn": {"sizes": 200, "batch_size": 200},
     "ladies": {"sizes": 200, "batch_size": 200},

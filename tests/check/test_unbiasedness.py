@@ -25,6 +25,7 @@ SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsage weighted": ("graphsage", {"fanouts": 3, "batch_size": 8, "weights": "propagation"}),
     "graphsage labor": ("graphsage", {"fanouts": 3, "batch_size": 8, "sampler": "labor"}),
     "graphsage important": ("graphsage", {"fanouts": 3, "batch_size": 8, "sampler": "labor", "importance": 2}),
+    "cooperative labor": ("cooperative", {"fanouts": 3, "batch_size": 8, "sampler": "labor"}),
     "guided": ("support.methods:Guided", {"fanouts": 3, "batch_size": 8}),
     "ladies nested": ("ladies", {"sizes": 10, "batch_size": 8, "layers": "nested", "estimator": "poisson"}),
     "ladies public": ("ladies", {"sizes": 10, "batch_size": 8, "layers": "public", "estimator": "poisson"}),

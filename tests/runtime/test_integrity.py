@@ -73,6 +73,10 @@ SHIPPED = {
         *[{"clusters": 4, "per_batch": 1} | more for more in ({}, {"scope": "local"}, {"degrees": "batch"})],
         *[{"clusters": 1, "per_batch": 1}, {"clusters": 2, "scope": "local"}],
     ],
+    "cooperative": [
+        *[DRAWN | more for more in ({}, {"prefetch": 2}, {"pool": 2}, {"sampler": "labor"}, {"storage": "host"})],
+        {"fanouts": -1, "batch_size": 0},
+    ],
     "dgs": [DRAWN | {"period": 2}, {"fanouts": -1, "feature_rate": 1.0, "batch_size": 0}],
     "fastgcn": [{"sizes": 20, "batch_size": 8}],
     "gas": [{"clusters": 4, "per_batch": 1}, {"clusters": 1, "per_batch": 1}],

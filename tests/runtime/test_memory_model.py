@@ -197,6 +197,17 @@ def test_batches_are_bounded_by_fan_out_and_graph() -> None:
     assert "layers (Eq. 3)" not in CASE.mini_batch()
 
 
+def test_a_shared_batch_has_a_rank_s_part_and_what_it_is_sent_by_hand() -> None:
+    """Fan-out 2 of 10 targets: 20 nodes named to peers and as many by them, then 60; a boundary has 20, a part 100."""
+    found = components("cooperative", fanouts=2, batch_size=10)
+    assert found["layers (Eq. 3)"] == 4 * ((2 * 30 + 90 + 20) * 10 + (2 * 10 + 30 + 20) * 8)
+    whole = components("cooperative", fanouts=-1, batch_size=0)
+    assert whole["layers (Eq. 3)"] == 4 * ((2 * 100 + 120) * 10 + (2 * 40 + 120) * 8)
+    assert components("cooperative", replace(CASE, parts=1), fanouts=2, batch_size=10)["layers (Eq. 3)"] == 4 * (
+        (2 * 30 + 90) * 10 + (2 * 10 + 30) * 8
+    )
+
+
 def test_a_subgraph_has_no_more_edges_than_its_rows() -> None:
     """On a graph that is there to be read; else every edge there can be between so many nodes."""
     known = replace(CASE, most_edges=lambda rows: 7 * rows)
@@ -243,7 +254,7 @@ TRAINED: dict[str, dict[str, Any]] = {
     "dgs": {"fanouts": 5, "batch_size": 2048, "period": 2, "explain": "inline", "explain_steps": 1},
     "fastgcn": {"sizes": 4096}, "ladies": {"sizes": 4096}, "skewed": {"sizes": 4096},
     "clustergcn": {"clusters": 8, "per_batch": 2}, "graphsaint": {"sampler": "node", "size": 4000},
-    "sign": {}, "gas": {"clusters": 8, "per_batch": 2},
+    "sign": {}, "gas": {"clusters": 8, "per_batch": 2}, "cooperative": {"fanouts": 5},
 }  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from harness.sampling.sample import per_layer
 SMALL: dict[str, dict[str, Any]] = {  # where the defaults would draw all of 60 nodes
     "graphsage": {"fanouts": 2, "batch_size": 5},
     "vrgcn": {"batch_size": 5},
+    "cooperative": {"fanouts": 2, "batch_size": 5},
     "fastgcn": {"sizes": 20, "batch_size": 5},
     "ladies": {"sizes": 10, "batch_size": 5},
     "skewed": {"sizes": 10, "batch_size": 5},
