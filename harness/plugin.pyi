@@ -80,6 +80,7 @@ from .runtime.features import take as take
 from .runtime.minibatch import Drawn as Drawn
 from .runtime.minibatch import Loaded as Loaded
 from .runtime.minibatch import OwnedTopology as OwnedTopology
+from .runtime.minibatch import gather_arrays as gather_arrays
 from .runtime.pipelined import BoundaryInputs as BoundaryInputs
 from .runtime.pipelined import PipelinedMethod as PipelinedMethod
 from .runtime.pipelined import PipelinedOptions as PipelinedOptions

@@ -106,7 +106,7 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
     Options = SAGEOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "fanouts": [5, 10, 25]}
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
-    baseline: ClassVar[dict[str, Any]] = {"feature_rate": 1.0, "feature_loss": 0.0}  # all that is read is there
+    baseline: ClassVar[dict[str, Any] | None] = {"feature_rate": 1.0, "feature_loss": 0.0}  # all that is read is there
     unbiased: ClassVar[dict[str, Any]] = {"fanouts": 3, "batch_size": 8}
 
     def make_topology(self, view: View, tables: Tables) -> Topology:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from harness.check.graphs import OnDisk
-from harness.models.layer import ModelSpec
+from harness.models.layer import MODELS, ModelSpec
 from harness.runtime.checkpoint import CheckpointPlace
 from harness.runtime.integrity import EVALUATION
 from harness.runtime.job import Job, patient_threads
@@ -165,6 +165,9 @@ def aggregations(rank: int, world: int, case: Case, draws: int) -> Moments:
     trainer = case.trainer(rank, world)
     worker = trainer.worker
     nodes, width = worker.view.topology.num_nodes, worker.features.inner.shape[1]
+    # What it outputs is what it aggregates: all weights but these are 0.
+    summing = MODELS.load(case.model.name).as_module().build(case.model, width, width, last=False, products="auto")
+    torch.nn.init.eye_(summing.to(worker.dtype).weight)
     total, square = np.zeros((nodes, width)), np.zeros((nodes, width))
     times = np.zeros(nodes)
     for epoch in range(draws):
@@ -173,7 +176,10 @@ def aggregations(rank: int, world: int, case: Case, draws: int) -> Moments:
             reached = np.asarray(worker.partition.inner)[: block.num_dst] if step.outputs is None else step.outputs
             h = step.inputs if isinstance(step.inputs, torch.Tensor) else step.inputs()
             h = h if step.exchange is None else step.exchange(h, 0)
-            values = block.aggregate(h, worker.model.propagation).numpy()
+            if step.first is None:
+                values = block.aggregate(h, worker.model.propagation).numpy()
+            else:
+                values = step.first(summing, step.blocks, h).detach().numpy()
             total[reached] += values
             square[reached] += values**2
             times[reached] += 1

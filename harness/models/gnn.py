@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Self, cast
+from typing import Protocol, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,18 @@ from harness.spec import PluginSource
 Exchange = Callable[[Tensor, int], Tensor]
 Rows = Tensor | Callable[[], Tensor]
 """A matrix of rows, or what gives it when it is read: nobody else then holds it while it is used."""
+
+
+class FirstLayer(Protocol):
+    """Computes the first layer in place of `GraphLayer.run`, of inputs that are some columns of the features."""
+
+    columns: slice
+
+    def __call__(self, layer: GraphLayer, blocks: Sequence[Block], x: Tensor) -> Tensor:
+        """Return the layer's output [num_dst, outputs] on its blocks, with the residual if the model has one.
+
+        `x` are the step's inputs [rows, columns], dropped out.
+        """
 
 
 class GNN(Architecture, nn.Module):
@@ -97,10 +109,14 @@ class GNN(Architecture, nn.Module):
         *,
         transform_first: bool = False,
         aggregated: Rows | None = None,
+        first: FirstLayer | None = None,
     ) -> Tensor:
         """Return the logits [num_dst of the last block, classes]; see `Step` for the arguments."""
         x = self._drop(h)
         for i, (_, own) in enumerate(self.by_layer(blocks)):
+            if i == 0 and first is not None:
+                x = self._between(i, None, first(self._layers[i], own, x))
+                continue
             given = None if i or aggregated is None else self._drop(aggregated)
             x = self.behind(i, x, own, exchange, transform_first=transform_first, aggregated=given)
         for i in range(self.spec.layers, self.spec.layers + self.spec.linear_layers):
@@ -137,11 +153,14 @@ class GNN(Architecture, nn.Module):
         rate = self.spec.dropout if self.training else 0.0
         return dropout(rows if isinstance(rows, Tensor) else rows(), rate)
 
-    def _between(self, index: int, before: Tensor, out: Tensor, blocks: Sequence[Block] = ()) -> Tensor:
-        """Return the next layer's input, or the logits if the layer `index`, which ran on the blocks, is the last."""
+    def _between(self, index: int, before: Tensor | None, out: Tensor, blocks: Sequence[Block] = ()) -> Tensor:
+        """Return the next layer's input, or the logits if the layer `index`, which ran on the blocks, is the last.
+
+        `before` is the layer's input; None: `out` has the residual.
+        """
         if index == len(self.norms):
             return out
-        if self.spec.residual and before.shape[1] == out.shape[1]:
+        if before is not None and self.spec.residual and before.shape[1] == out.shape[1]:
             out = out + own_rows(blocks, before)
         return relu_dropout(self.norms[index](out), self.spec.dropout if self.training else 0.0)
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 COLOURS = (
     "#222222", "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#920000",
     "#490092", "#b66dff", "#117733", "#bbbbbb", "#ee6677", "#882e72", "#555555",
-    "#999933", "#44aa99", "#6611ff", "#440055",
+    "#999933", "#44aa99", "#6611ff", "#440055", "#443322",
 )  # fmt: skip
 Marker = Any  # of matplotlib, hashable: a name, or the corners of an area
 HOURGLASS: Marker = ((-1, -1), (1, -1), (-1, 1), (1, 1), (-1, -1))
@@ -22,8 +22,10 @@ CHEVRON: Marker = ((-1, -1), (0, 0), (1, -1), (1, 0), (0, 1), (-1, 0), (-1, -1))
 BAR: Marker = ((-0.45, -1), (0.45, -1), (0.45, 1), (-0.45, 1), (-0.45, -1))
 ANGLE: Marker = ((-1, -1), (1, -1), (1, -0.2), (-0.2, -0.2), (-0.2, 1), (-1, 1), (-1, -1))
 ARCH: Marker = ((-1, -1), (-0.4, -1), (-0.4, 0.3), (0.4, 0.3), (0.4, -1), (1, -1), (1, 1), (-1, 1), (-1, -1))
+TEE: Marker = ((-1, 1), (1, 1), (1, 0.3), (0.35, 0.3), (0.35, -1), (-0.35, -1), (-0.35, 0.3), (-1, 0.3), (-1, 1))
 MARKERS: tuple[Marker, ...] = (
     "o", "s", "^", "D", "v", "P", "X", "<", ">", "*", HOURGLASS, "p", BOW_TIE, "d", "h", BAR, CHEVRON, ANGLE, ARCH,
+    TEE,
 )  # fmt: skip
 """Of each colour its marker for matplotlib. Those that look alike, such as "o" and "p", have unlike colours."""
 OUTLINES: dict[Marker, str] = {
@@ -35,7 +37,7 @@ OUTLINES: dict[Marker, str] = {
     HOURGLASS: "M-1,-1H1L-1,1H1Z", BOW_TIE: "M-1,-1V1L1,-1V1Z", "d": "M0,-1.2L.7,0L0,1.2L-.7,0Z",
     "p": "M0,-1L.95,-.31L.59,.81L-.59,.81L-.95,-.31Z", "h": "M0,-1L.87,-.5V.5L0,1L-.87,.5V-.5Z",
     BAR: "M-.45,-1H.45V1H-.45Z", CHEVRON: "M-1,1L0,0L1,1V0L0,-1L-1,0Z",
-    ANGLE: "M-1,1H1V.2H-.2V-1H-1Z", ARCH: "M-1,1H-.4V-.3H.4V1H1V-1H-1Z",
+    ANGLE: "M-1,1H1V.2H-.2V-1H-1Z", ARCH: "M-1,1H-.4V-.3H.4V1H1V-1H-1Z", TEE: "M-1,-1H1V-.3H.35V1H-.35V-.3H-1Z",
 }  # fmt: skip
 """Of each marker its path for SVG, and for Vega."""
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]

@@ -94,11 +94,7 @@ class BytesCase:
         if options.stays_in_part and options.storage == "sharded":
             return {}
         labels = labels and not options.stays_in_part
-        peers, drawn = 8 * self.pairs * self.steps, 0
-        if options.asks_owners:  # draws with `topology: owner`, see `OwnedTopology`
-            questions = 24 * self.pairs * self.steps * (self.model.depth - 1)
-            neighbours = (8 if self.weighted else 4) * self.count("asked_neighbours")
-            drawn = questions + 4 * self.count("asked_nodes") + neighbours
+        peers, drawn = 8 * self.pairs * self.steps, self.asked(options)
         if options.storage == "host":
             copied = self.count("input_nodes") - self.count("cached_nodes")
             return None if labels else {"swap": copied * row, "control": drawn}
@@ -106,6 +102,14 @@ class BytesCase:
         fetched = remote - self.count("cached_nodes")
         asked = remote * (4 + self.label_bytes) + peers if labels else 0
         return {"feature": fetched * row, "control": 4 * fetched + peers + asked + drawn}
+
+    def asked(self, options: MiniBatchOptions) -> int:
+        """Return the bytes of draws with `topology: owner` (see `OwnedTopology`), 0 without."""
+        if not options.asks_owners:
+            return 0
+        questions = 24 * self.pairs * self.steps * (self.model.depth - 1)
+        neighbours = (8 if self.weighted else 4) * self.count("asked_neighbours")
+        return questions + 4 * self.count("asked_nodes") + neighbours
 
 
 # Bytes by component; the sum is the rank's. One component may be negative: "layers, beside Eq. 3".

@@ -10,6 +10,7 @@ import hashlib
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from operator import itemgetter
 from statistics import median
 from time import perf_counter
@@ -313,7 +314,8 @@ class Inputs:
             return read() if isinstance(rows, torch.Tensor) else read
 
         aggregated = None if step.aggregated is None else seen(step.aggregated, self._take_aggregated)
-        return seen(step.inputs, self._take_features), aggregated
+        columns = slice(None) if step.first is None else step.first.columns
+        return seen(step.inputs, partial(self._take_features, columns)), aggregated
 
     def ends_epoch(self) -> str | None:
         """Return the rule that a row of this epoch broke; None if all were right."""
@@ -342,7 +344,7 @@ class Inputs:
     def _some(self, count: int) -> list[int]:
         return [self._random.randrange(count) for _ in range(LOOKED_AT)]
 
-    def _take_features(self, rows: Tensor, nodes: Nodes) -> None:
+    def _take_features(self, columns: slice, rows: Tensor, nodes: Nodes) -> None:
         worker = self._worker
         count = worker.partition.num_inner if nodes is None else len(nodes)
         if rows.shape[0] != count or not rows.numel():
@@ -350,7 +352,7 @@ class Inputs:
         at = self._some(count)
 
         def stored() -> Tensor:
-            found = worker.stored_features[worker.view.nodes[self._own(at, nodes)]]
+            found = worker.stored_features[worker.view.nodes[self._own(at, nodes)]][:, columns]
             return torch.from_numpy(np.array(found)).to(worker.dtype)
 
         self._taken.append((_rows(rows, at), stored))

@@ -192,6 +192,20 @@ def _move(comm: Communicator, array: NDArray[Any], send: list[int], receive: lis
     return found
 
 
+def gather_arrays(comm: Communicator, own: Sequence[NDArray[Any]]) -> list[list[NDArray[Any]]]:
+    """Return each rank's arrays, in the host's memory; every rank must call, with equally many.
+
+    Their lengths may differ between ranks, their dtypes, of whole 4 bytes, may not. Traffic (control): to each peer
+    the arrays, and 8 bytes for each.
+    """
+    world, lengths = comm.world, [array.size for array in own]
+    sizes = _move(comm, np.tile(lengths, world), [len(own)] * world, [len(own)] * world).reshape(world, -1)
+    words, counts = np.concatenate([array.view(np.int32) for array in own]), sizes * [a.itemsize // 4 for a in own]
+    found = _move(comm, np.tile(words, world), [words.size] * world, counts.sum(1).tolist())
+    parts = iter(np.split(found, counts.cumsum()[:-1]))
+    return [[next(parts).copy().view(array.dtype) for array in own] for _ in range(world)]
+
+
 def _merge(lengths: Ints, at: Ints, parts: Sequence[Topology]) -> Topology:
     """Return rows of `lengths`; those of the `parts`, one part after the other, are the rows `at`."""
     pointers = np.concatenate([[0], lengths.cumsum()])
@@ -277,7 +291,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         super().__init__(worker, options)
         self.source = self._source(worker.view)
         self.sampler = self.make_sampler(self.source)
-        self.store = self.make_store(worker.view)
+        _ = self.store  # read here, not in an epoch
         if self.draws_on_device and isinstance(self.store, RowStore):
             _ = self.store.placed  # here, not in a step, nor on another stream
         self.loader = Loader(
@@ -315,6 +329,11 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     def chances(self) -> NDArray[np.float64]:
         """Return the chance of each node to be read by one of this rank's batches, float64 [N]; for the cache `vip`."""
         raise NotImplementedError
+
+    @cached_property
+    def store(self) -> FeatureStore | HostStore:
+        """What batches of the training view read their rows from."""
+        return self.make_store(self.worker.view)
 
     @property
     def draws_on_device(self) -> bool:
@@ -402,14 +421,17 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         if self.options.feature_loss:
             with comm.clock.phase("fetch"):
                 inputs = drop_values(inputs, self.options.feature_loss, drawn.batch.seed)
-        stats = {
+        return Loaded(drawn, inputs, self._loss(drawn, comm), self.stats_of(sample, metrics))
+
+    def stats_of(self, sample: Sample, metrics: dict[str, int]) -> dict[str, float]:
+        """Return `Step.stats`: what a sample has, its sampler's own metrics, and `metrics` of what was read."""
+        return {
             **metrics,
             "drawn_edges": sum(layer.edges for layer in sample.layers),
             **{f"nodes_layer{i}": len(sample.held(i)) for i in range(len(sample.layers))},
             f"nodes_layer{len(sample.layers)}": sample.layers[-1].num_dst,
             **sample.stats,
         }
-        return Loaded(drawn, inputs, self._loss(drawn, comm), stats)
 
     def columns(self, drawn: Drawn) -> Tensor | None:
         """Return the columns of remote rows that a batch reads, int64 ascending on the host; None: all.

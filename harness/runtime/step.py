@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.autograd.function import FunctionCtx
 
-    from harness.models.gnn import Exchange, Rows
+    from harness.models.gnn import Exchange, FirstLayer, Rows
 
 
 class SyncExchange:
@@ -130,6 +130,7 @@ class Step:
             width], inner rows first; gradients flow back to the owners. None where the blocks need no other rows.
         transform_first: exchange H W instead of H where that is fewer bytes.
         aggregated: the first layer's aggregated input features, if known already ([num_dst, F]).
+        first: what computes the first layer, of `inputs` that are some columns of the features; None: the model does.
         stats: metrics of the method's own, recorded with the epoch (summed over its steps); read behind the step.
         around: what forward and backward pass happen in.
         nodes, outputs: of a mini-batch, the nodes (int64) that `inputs` and the logits are of.
@@ -141,6 +142,7 @@ class Step:
     exchange: Exchange | None = None
     transform_first: bool = False
     aggregated: Rows | None = None
+    first: FirstLayer | None = None
     stats: dict[str, Any] = field(default_factory=dict)
     around: Callable[[], AbstractContextManager[None]] = nullcontext
     nodes: Places | None = None

@@ -328,8 +328,9 @@ class Trainer:
 
         def passes() -> Tensor:
             logits = worker.model(
-                step.blocks, inputs, step.exchange, transform_first=step.transform_first, aggregated=aggregated
-            )
+                step.blocks, inputs, step.exchange, transform_first=step.transform_first, aggregated=aggregated,
+                first=step.first,
+            )  # fmt: skip
             loss = loss_sum(logits, step.loss, self.spec.pos_weight)
             with clock.phase("backward"):
                 loss.backward()

@@ -31,6 +31,7 @@ MORE: dict[str, list[dict[str, Any]]] = {  # options with statistics of their ow
     "local": [{}],
     "adaqp": [{"period": 2}],
     "sign": [{"batch_size": 8, "powers": "last"}],
+    "p3": [{"sampler": "labor", "importance": 1}],
     "roc": [{}],
     "cooperative": [{"sampler": "labor", "fanouts": 3, "batch_size": 8}],
 }

@@ -36,6 +36,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsage labor": ("graphsage", {"fanouts": [3, 2], "batch_size": 4, "sampler": "labor", "importance": 2}),
     "cooperative": ("cooperative", {"fanouts": [3, 2], "batch_size": 4}),
     "cooperative labor": ("cooperative", {"fanouts": [3, 2], "batch_size": 4, "sampler": "labor"}),
+    "p3": ("p3", {"fanouts": [3, 2], "batch_size": 4}),
     "fastgcn": ("fastgcn", {"sizes": 20, "batch_size": 4}),
     "ladies": ("ladies", {"sizes": 6, "batch_size": 4}),
     "ladies poisson": ("ladies", {"sizes": 6, "batch_size": 4, "estimator": "poisson"}),
@@ -68,9 +69,9 @@ LESS: dict[str, dict[str, Any]] = {
     "loss ahead": {"feature_loss": 0.3, "prefetch": 2},
 }
 READ_LESS = ("graphsage", "ladies", "node subgraphs")
-READ_BY_ALL = (*READ_LESS, "vrgcn", "gas", "cooperative")
-UNCACHED = ("vrgcn", "cooperative", "cooperative labor")
-OWN_BYTES = ("vrgcn", "gas", "cooperative", "cooperative labor")  # in their own tests
+READ_BY_ALL = (*READ_LESS, "vrgcn", "gas", "cooperative", "p3")
+UNCACHED = ("vrgcn", "cooperative", "cooperative labor", "p3")
+OWN_BYTES = ("vrgcn", "gas", "cooperative", "cooperative labor", "p3")  # in their own tests
 # The first model from every store; the others, of one method a family of samplers, with and without prefetching.
 RUNS = [
     (name, store, model)
@@ -79,6 +80,7 @@ RUNS = [
     for model in MODELS
     if (name != "vrgcn" or store in ("", "pool"))
     and (not name.startswith("cooperative") or "cache" not in STORES[store])
+    and (name != "p3" or store in ("", "prefetch", "pool"))
     and (name != "dgs" or not store.startswith("host"))
     and (model == "sage" or (name in READ_BY_ALL and store in ("", "prefetch")))
 ] + [(name, less, "sage") for name in READ_LESS for less in LESS]

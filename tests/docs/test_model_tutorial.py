@@ -71,7 +71,8 @@ def dense(spec: ModelSpec) -> Callable[[NDArray[np.float64], Tensor, dict[str, T
     return logits
 
 
-EXACT = [name for name in METHODS.names() if METHODS.load(name).exact is not None and name != "sign"]  # another model
+# sign trains another model, and p3 refuses a layer that is no sum over the columns of its input.
+EXACT = [name for name in METHODS.names() if METHODS.load(name).exact is not None and name not in ("sign", "p3")]
 
 
 @pytest.fixture(scope="module")

@@ -63,6 +63,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "cooperative": ("cooperative", {"fanouts": 3, "batch_size": 4}),
     "cooperative labor ahead": ("cooperative", {"fanouts": 3, "batch_size": 4, "sampler": "labor", "prefetch": 2}),
     "cooperative of host": ("cooperative", {"fanouts": 3, "batch_size": 4, "storage": "host"}),
+    "p3": ("p3", {"fanouts": 3, "batch_size": 4}),
+    "p3 ahead": ("p3", {"fanouts": 3, "batch_size": 4, "prefetch": 2}),
     "fastgcn": ("fastgcn", {"sizes": 20, "batch_size": 4}),
     "fastgcn ahead": ("fastgcn", {"sizes": 20, "batch_size": 4, "layers": "public", "prefetch": 2, "cache": "degree"}),
     "ladies": ("ladies", {"sizes": 6, "batch_size": 4}),
@@ -140,7 +142,10 @@ NODES = {  # how many nodes a subgraph has
     ("nonzero", "methods/graphsaint/node_samplers.py:nodes"),
     ("_local_scalar_dense", "methods/graphsaint/node_samplers.py:full"),  # whether walkers have met as many
 }
-OWNED = ("copy to the host", "harness/runtime/minibatch.py:_move")  # rows of the topology that owners send
+OWNED = (
+    "copy to the host",
+    "harness/runtime/minibatch.py:_move",
+)  # what ranks send from the host: rows of the topology
 EDGES = {  # all in a thread beside the training
     ("nonzero", "methods/psc_gcn/edges.py:draw_on_device"),  # how many edges there are, and boundary nodes
     ("equal", "methods/psc_gcn/edges.py:optimal_on_device"),  # whether that was the last pass
@@ -170,6 +175,7 @@ ALLOWED: dict[str, Waits] = {
     "psc-gcn": {ASKED, TRANSFER} | EDGES,
     "graphsage": {COUNTS, TRANSFER, READ, OWNED} | SAMPLED | SEEN | LABOR,
     "cooperative": {COUNTS, TRANSFER, OWNED},
+    "p3": {TRANSFER, OWNED},
     "fastgcn": {COUNTS, TRANSFER, PLACED} | GLOBAL,
     "ladies": {COUNTS, TRANSFER, PLACED, OWNED} | LAYERED,
     "skewed": {COUNTS, PLACED, SKEWED, LABELLED, TRANSFER} | LAYERED | SUBGRAPH | NODES,

@@ -68,7 +68,7 @@ def test_the_colours_are_measured_as_published() -> None:
 @pytest.mark.parametrize("eye", EYES)
 def test_every_two_methods_differ_in_shape_or_clearly_in_colour(eye: str) -> None:
     found = styles(sorted(COLOUR_OF))
-    assert len(found) == len({(s.colour, s.marker) for s in found.values()}) == 19
+    assert len(found) == len({(s.colour, s.marker) for s in found.values()}) == 20
     for one, other in itertools.combinations(found, 2):
         mine, yours = found[one], found[other]
         apart = difference(mine.colour, yours.colour, eye)
@@ -136,7 +136,7 @@ def test_drawings_have_the_marks(section: Section, style: DrawingStyle) -> None:
         ("#" + bytes((255 * colour[:3]).round().astype(int).tolist()).hex(), vertices(path)) for colour, path in drawn
     }
     assert found == {(v.style.colour, vertices(marker_path(v.style.marker))) for v in section.variants}
-    assert len(found) == 19
+    assert len(found) == 20
 
 
 def marker_path(marker: Any) -> Any:

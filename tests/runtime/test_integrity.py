@@ -94,6 +94,10 @@ SHIPPED = {
         *[{"sizes": 20, "batch_size": 8} | more for more in ({}, {"estimator": "ladies"}, {"layers": "nested"})],
         {"sizes": -1, "batch_size": 0},
     ],
+    "p3": [
+        *[DRAWN | more for more in ({}, {"prefetch": 2}, {"pool": 2}, {"topology": "owner"}, {"sampler": "labor"})],
+        {"fanouts": -1, "batch_size": 0},
+    ],
     "pipegcn": [{}, {"warmup": "sync"}, {"smoothing": True}, {"staleness": 0}],
     "psc-gcn": [{"refresh": 1}, {"rate": 1.0}, {"sampler": "random"}, {"staleness": 0, "rate": 1.0, "cache": "none"}],
     "local": [{}],

@@ -250,7 +250,8 @@ def test_batches_of_labor_are_bounded_by_what_they_expect() -> None:
 
 TRAINED: dict[str, dict[str, Any]] = {
     "full": {}, "bns-gcn": {"rate": 0.1}, "pipegcn": {"smoothing": True}, "psc-gcn": {"staleness": 2}, "cagnet": {},
-    "adaqp": {}, "roc": {"budget_share": 0.5}, "local": {}, "graphsage": {"fanouts": 5}, "vrgcn": {},
+    "adaqp": {}, "roc": {"budget_share": 0.5}, "local": {}, "graphsage": {"fanouts": 5},
+    "p3": {"fanouts": 5}, "vrgcn": {},
     "dgs": {"fanouts": 5, "batch_size": 2048, "period": 2, "explain": "inline", "explain_steps": 1},
     "fastgcn": {"sizes": 4096}, "ladies": {"sizes": 4096}, "skewed": {"sizes": 4096},
     "clustergcn": {"clusters": 8, "per_batch": 2}, "graphsaint": {"sampler": "node", "size": 4000},
