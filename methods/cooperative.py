@@ -86,7 +86,6 @@ class Cooperative(MiniBatchMethod[CooperativeOptions]):
     Options = CooperativeOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "fanouts": [5, 10, 25]}
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
-    baseline: ClassVar[dict[str, Any]] = {"feature_loss": 0.0}  # all that is read is there
     unbiased: ClassVar[dict[str, Any]] = {"fanouts": 3, "batch_size": 8}
     metrics = (
         Metric.of_method(
