@@ -45,15 +45,24 @@ def read_parts(path: Path, nodes: int) -> Ints:
 
 
 def _named(path: Path) -> dict[int, Path]:
-    """Return the files that DGL's .json names, by part; of nodes' parts under 0."""
-    if path.name == ASSIGNED:
-        return {0: path.with_name(f"{NODES}.txt")}
+    """Return the files that DGL's .json names, by part; of nodes' parts under 0. DataError if one is missing."""
     if path.suffix != ".json":
         return {}
+    if path.name == ASSIGNED:
+        return _there({0: path.with_name(f"{NODES}.txt")}, "a part in each line", "keep both in one folder")
     with reading(path, "DGL's partitioned graph"):
         config: dict[str, Any] = json.loads(read_text(path, RECORD))
         graphs = {part: Path(config[f"part-{part}"]["part_graph"]) for part in range(config["num_parts"])}
-    return {part: path.parent / graph.with_name("orig_nids.dgl") for part, graph in graphs.items()}
+    named = {part: path.parent / graph.with_name("orig_nids.dgl") for part, graph in graphs.items()}
+    fix = "save them (DGL's pipeline: --save-orig-nids; partition_graph: return_mapping=True), or give a .npy"
+    return _there(named, "the nodes' own numbers", fix)
+
+
+def _there(files: dict[int, Path], content: str, fix: str) -> dict[int, Path]:
+    for file in files.values():
+        if not file.is_file():
+            raise DataError(f"no such file, with {content}", file=file, key=KEY, fix=fix)
+    return files
 
 
 def _of_text(path: Path, nodes: int) -> Ints:
@@ -76,9 +85,6 @@ def _of_dgl(path: Path, named: dict[int, Path], nodes: int) -> Ints:
         raise UserError("needs dgl, which is not installed", file=path, key=KEY, fix=fix) from error
     found = []
     for part, file in named.items():
-        if not file.is_file():
-            fix = "save them (DGL's pipeline: --save-orig-nids; partition_graph: return_mapping=True), or give a .npy"
-            raise DataError("no such file, with the nodes' own numbers", file=file, key=KEY, fix=fix)
         with reading(file, "DGL's tensors"):
             own = load_tensors(str(file))[NODES].numpy()
         found.append((own, np.full(own.size, part)))

@@ -79,6 +79,16 @@ def test_a_graph_that_dgl_partitioned_is_read(tmp_path: Path) -> None:
     (tmp_path / "part1" / "orig_nids.dgl").unlink()
     with pytest.raises(DataError, match=r"orig_nids.dgl: .*: no such file, .* .save them .*--save-orig-nids"):
         of_file(path)
+    with pytest.raises(DataError, match=r"orig_nids.dgl"):
+        hash_parts(path)
+
+
+def test_a_missing_part_of_a_file_is_named_before_anything_is_partitioned(tmp_path: Path) -> None:
+    write_graph(random_graph(3, NODES), tmp_path / "graph")
+    (tmp_path / "partition_meta.json").write_text("{}")
+    spec = PartitionSpec(parts=COUNT, method="file", file=tmp_path / "partition_meta.json")
+    with pytest.raises(DataError, match=r"_N\.txt.*no such file, with a part in each line .keep both in one folder"):
+        ensure_partitioned(tmp_path / "graph", spec, inductive=False, cache=tmp_path)
 
 
 @pytest.mark.parametrize(
