@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from harness import MiniBatchMethod, Sampler, Source
 from harness import numpy as np
 from harness.plugin import (
+    BlockSize,
     DrawCounts,
     FanoutSampler,
     LaborSampler,
@@ -154,15 +155,20 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
         return [f"fan-out {fanout} takes all neighbours: no node has more than {most}" for fanout in whole]
 
     @classmethod
+    def largest(cls, options: SAGEOptions, case: MemoryCase) -> list[BlockSize]:
+        """Return bounds of the largest batch's blocks, input layer first; see `MemoryCase.largest_blocks`."""
+        edges: Any = "any" if options.importance else "expected" if options.sampler == "labor" else "drawn"
+        fanouts = per_layer(options.fanouts, case.model.depth, "fanouts")
+        return case.largest_blocks(case.batch_rows(options.batch_size), fanouts, each=True, edges=edges)
+
+    @classmethod
     def memory(cls, options: SAGEOptions, case: MemoryCase) -> dict[str, int]:
-        """See `MemoryCase.drawn`; a GPU has the graph, too (`MemoryCase.drawn_on_device`).
+        """See `MemoryCase.mini_batch`; a GPU has the graph, too (`MemoryCase.drawn_on_device`).
 
         "own part" is the graph of scope local: the whole one is a map. Importance has two numbers of 8 bytes of a node.
         """
-        labor = options.sampler == "labor"
-        edges = "any" if options.importance else "expected" if labor else "drawn"
-        how: dict[str, Any] = {"each": True, "edges": edges}
-        components = case.drawn(options, options.fanouts, "fanouts", **how)
+        blocks = cls.largest(options, case)
+        components = case.mini_batch(blocks, options)
         if options.importance:
             components["sampling"] *= 5
         if options.stays_in_part:
@@ -170,8 +176,6 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
             components["own part"] = 8 * (case.nodes + 1) + (4 + weights) * (case.train.edges - case.train.cut)
         if not cls.device_draws(options):
             return components
-        fanouts = per_layer(options.fanouts, case.model.depth, "fanouts")
-        blocks = case.largest_blocks(case.batch_rows(options.batch_size), fanouts, **how)
-        if labor:  # reads all edges to find those that it draws
+        if options.sampler == "labor":  # reads all edges to find those that it draws
             return components | case.drawn_on_device(max(case.edges_of(b.dst) for b in blocks), options, entry=80)
         return components | case.drawn_on_device(max(block.edges for block in blocks), options)

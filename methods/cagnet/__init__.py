@@ -233,19 +233,22 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         """
         others, copies = case.parts // options.replication - 1, (options.replication - 1) * case.nodes
         columns = others * (case.nodes if options.rate == 1 else case.count("broadcast_rows"))
-        if options.drift and not case.stats:
-            return None
+        control, forth = 4 * columns + 8 * case.pairs if 0 < options.rate < 1 else 0, [columns] * case.model.depth
+        if options.drift:
+            if not case.stats:
+                return None
+            forth = [others * case.count(f"broadcast_rows_layer{layer}") for layer in range(case.model.depth)]
+            control = 8 * case.pairs * len(exchanged(options, case))
+        if not case.model.attends:
+            rows = [each + 2 * copies for each in forth]
+            return case.boundary_rows(rows, backward=columns + copies, **options.for_costs) | {"control": control}
         sent, heads = {"feature": 0, "embedding": 0, "gradient": 0}, case.model.spec.heads
-        control = 4 * columns + 8 * case.pairs if 0 < options.rate < 1 else 0
-        for layer, width, learnt in exchanged(options, case):
-            forth = others * case.count(f"broadcast_rows_layer{layer}") if options.drift else columns
-            values, back = (forth + 2 * copies) * width, (columns + copies) * width * learnt
-            if case.model.attends:
-                values += (0 if options.drift else columns) * width + 4 * copies * heads
-                back += (columns + 3 * copies) * heads
+        again = 0 if options.drift else columns
+        for layer, width, _ in exchanged(options, case):
+            values = (forth[layer] + again) * width + 2 * copies * (width + 2 * heads)
+            back = columns * (width + heads) + copies * (width + 3 * heads)
             sent["embedding" if layer else "feature"] += values * case.itemsize
             sent["gradient"] += back * case.itemsize
-            control += 8 * case.pairs if options.drift else 0
         return sent | {"control": control}
 
 

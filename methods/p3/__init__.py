@@ -11,18 +11,7 @@ from pydantic import model_validator
 
 from harness import Bytes, BytesCase, Metric, Sample, Step, Worker, torch
 from harness import numpy as np
-from harness.plugin import (
-    Block,
-    Communicator,
-    Drawn,
-    LayerSample,
-    Loaded,
-    MemoryCase,
-    gather_arrays,
-    per_layer,
-    take,
-    upload,
-)
+from harness.plugin import Block, Communicator, Drawn, LayerSample, Loaded, MemoryCase, gather_arrays, take, upload
 
 from ..graphsage import GraphSAGE, SAGEOptions
 from .columns import FirstByColumns
@@ -165,9 +154,7 @@ class P3(GraphSAGE):
         "set-up" is by how much it needs more than the training: own rows, twice, and the columns.
         """
         found, (layer, _) = super().memory(options, case), case.model.layer_of(0)
-        edges: Any = "any" if options.importance else "expected" if options.sampler == "labor" else "drawn"
-        fanouts = per_layer(options.fanouts, case.model.depth, "fanouts")
-        blocks = case.largest_blocks(case.batch_rows(options.batch_size), fanouts, each=True, edges=edges)[: layer.hops]
+        blocks = cls.largest(options, case)[: layer.hops]
         sums = blocks[0].src * layer.transformed if layer.attends else blocks[-1].dst * layer.outputs
         others = case.parts - 1
         found |= {

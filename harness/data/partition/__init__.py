@@ -101,16 +101,16 @@ def extend_parts(indptr: Ints, indices: Ints, placed: NDArray[np.int32], spec: P
     placed in-neighbours join the least loaded part (by nodes or by edges, as `spec.balance` says), of those the first.
     """
     parts = placed.copy()
-    weight = node_weights(indptr, spec)
+    weight = node_weights(indptr, spec.balance)
     known = parts >= 0
     load = np.bincount(parts[known], weight[known], spec.parts).astype(np.int64)
     join_neighbours(indptr, indices, parts, weight, load)
     return parts
 
 
-def node_weights(indptr: Ints, spec: PartitionSpec) -> NDArray[np.int64]:
-    """int64 [N]: what a node adds to the load of its part; of several that are balanced, as a node."""
-    if spec.balance == "edges":
+def node_weights(indptr: Ints, balance: str) -> NDArray[np.int64]:
+    """int64 [N]: what a node adds to the load of its part: its edges and 1, or by any other `balance` 1."""
+    if balance == "edges":
         return np.diff(indptr).astype(np.int64) + 1
     return np.ones(indptr.size - 1, np.int64)
 
@@ -147,7 +147,7 @@ METIS_OK, METIS_NO_MEMORY = 1, -3
 class Metis(Partitioner[Spec]):
     """Multilevel k-way METIS: least edge cut or communication volume, balanced nodes, edges, training nodes or several.
 
-    `balance: [nodes, train]` has both within 3 % of even, as far as METIS finds such parts.
+    `balance: nodes+train` has both within 3 % of even, as far as METIS finds such parts.
     """
 
     name = "metis"
@@ -157,9 +157,8 @@ class Metis(Partitioner[Spec]):
         """See `Partitioner`."""
         import pymetis
 
-        ones, balanced = np.ones(indptr.size - 1, np.int64), self.spec.balance.split("+")
-        of_node = {"nodes": ones, "edges": np.diff(indptr) + 1, "train": ones if self.train is None else self.train}
-        weights = np.stack([of_node[name] for name in balanced], 1)
+        own, balanced = self.train, self.spec.balance.split("+")
+        weights = [own if name == "train" and own is not None else node_weights(indptr, name) for name in balanced]
         if not is_symmetric(indptr, indices):
             graph_edges = partial(_edge_chunks, indptr, indices)
             indptr, indices = csr_from_edges(graph_edges, indptr.size - 1, symmetrise=True)
@@ -168,12 +167,12 @@ class Metis(Partitioner[Spec]):
         indptr, indices = indptr.astype(index, copy=False), indices.astype(index, copy=False)
         options = pymetis.Options(objtype=METIS_OBJECTIVE[self.spec.objective], seed=self.spec.seed % 2**31)
         if balanced not in (["nodes"], ["edges"]):
-            return _balance_several(indptr, indices, weights.astype(index), self.spec.parts, options)
+            return _balance_several(indptr, indices, np.stack(weights, 1).astype(index), self.spec.parts, options)
         # k-way for every P: recursive bisection, pymetis' default up to 8 parts, minimises the cut only
         result = pymetis.part_graph(
             self.spec.parts,
             pymetis.CSRAdjacency(indptr, indices),
-            vweights=None if balanced == ["nodes"] else weights[:, 0].astype(index, copy=False),
+            vweights=None if balanced == ["nodes"] else weights[0].astype(index, copy=False),
             recursive=False,
             options=options,
         )
@@ -195,7 +194,7 @@ def _balance_several(indptr: Ints, indices: Ints, weights: Ints, count: int, opt
     for key in ("objtype", "seed"):
         chosen[int(getattr(keys, key.upper()))] = getattr(options, key)
     nodes, columns, wanted, cost = (size.ctypes for size in sizes)
-    graph = indptr.ctypes, indices.ctypes, np.ascontiguousarray(weights).ctypes, None, None
+    graph = indptr.ctypes, indices.ctypes, weights.ctypes, None, None
     status = metis.METIS_PartGraphKway(nodes, columns, *graph, wanted, None, None, chosen.ctypes, cost, parts.ctypes)
     if status == METIS_NO_MEMORY:
         raise MemoryError("METIS")
@@ -222,7 +221,7 @@ class KaMinPar(Partitioner[KaMinParOptions]):
 
     def parts(self, indptr: Ints, indices: Ints) -> Ints:
         """See `Partitioner`; KaMinPar sees the graph with its reverse edges added."""
-        spec, weight = self.spec, None if self.spec.balance == "nodes" else node_weights(indptr, self.spec)
+        spec, weight = self.spec, None if self.spec.balance == "nodes" else node_weights(indptr, self.spec.balance)
         if not is_symmetric(indptr, indices):
             edges = partial(_edge_chunks, indptr, indices)
             indptr, indices = csr_from_edges(edges, indptr.size - 1, symmetrise=True)
@@ -242,7 +241,7 @@ class Stream(Partitioner[StreamOptions]):
 
     def parts(self, indptr: Ints, indices: Ints) -> Ints:
         """See `Partitioner`."""
-        weight = node_weights(indptr, self.spec).astype(np.float64)
+        weight = node_weights(indptr, self.spec.balance).astype(np.float64)
         return stream(indptr, indices, weight, self.spec.parts, self.spec.seed, self.options)
 
 
@@ -258,7 +257,7 @@ class Random(Partitioner[Spec]):
         commonly drawn, and with it a data set's training nodes would be the first parts' nodes.
         """
         order = np.random.default_rng([self.spec.seed, len("partition")]).permutation(indptr.size - 1)
-        return _in_order(node_weights(indptr, self.spec), order, self.spec.parts)
+        return _in_order(node_weights(indptr, self.spec.balance), order, self.spec.parts)
 
 
 class Chunk(Partitioner[Spec]):
@@ -269,7 +268,7 @@ class Chunk(Partitioner[Spec]):
 
     def parts(self, indptr: Ints, indices: Ints) -> NDArray[np.int32]:
         """See `Partitioner`."""
-        return _in_order(node_weights(indptr, self.spec), np.arange(indptr.size - 1), self.spec.parts)
+        return _in_order(node_weights(indptr, self.spec.balance), np.arange(indptr.size - 1), self.spec.parts)
 
 
 class File(Partitioner[Spec]):
