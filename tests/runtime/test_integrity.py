@@ -331,7 +331,7 @@ def test_a_checks_rank_has_a_core_and_is_evaluated_before_its_threads_end(tmp_pa
     with rank_group(1) as group:
         ((found,),) = group.call(train, [case])
         (cores,) = group.call(own_cores)
-    assert [key for key, _ in found.flags] == ["hooks", "beside-eval"]
+    assert [key for key, _ in found.flags] == ["hooks", "beside-eval"], found
     assert len(cores) == 1
 
 

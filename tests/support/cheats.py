@@ -259,11 +259,16 @@ class BesideEvaluations(_Cheat):
     def __init__(self, worker: Worker, options: FullGraphOptions) -> None:
         super().__init__(worker, options)
         self.pool = ThreadPoolExecutor(1)
+        self.begun = time.process_time()
         worker.model.register_forward_hook(self.after)
 
+    def steps(self, epoch: int) -> Iterator[Step]:
+        self.begun = time.process_time()
+        yield from super().steps(epoch)
+
     def after(self, model: nn.Module, arguments: Any, logits: Any) -> None:
-        if not model.training:
-            self.pool.submit(work, 0.08).result()
+        if not model.training:  # works as long as the epoch did: a first epoch may import for long
+            self.pool.submit(work, max(0.08, time.process_time() - self.begun)).result()
 
     def close(self) -> None:
         self.pool.shutdown()
