@@ -35,6 +35,8 @@ Phase = Literal[
 PHASES: tuple[str, ...] = get_args(Phase)
 HOST_PHASES = ("sample", "fetch", "explain")
 """Phases whose work is, on a GPU too, the host's in part or whole."""
+BOUNDED = ("fetch", "forward", "backward", "comm", "reduce")
+"""Phases of which a machine's rates say how long they take at least."""
 Purpose = Literal["feature", "embedding", "gradient", "model", "control", "swap"]
 PURPOSES: tuple[str, ...] = get_args(Purpose)
 SUMS = {  # what BNS-GCN and the papers after it report, as sums of phases
@@ -218,6 +220,12 @@ def _table() -> Iterable[Metric]:
             "barriers), of one rank: the slowest, by median. They add up to its mean epoch. None with `timing: wall`",
             phase, "s/epoch", family="time_PHASE_s", ranks="slowest", epochs="phased", epoch_doc="of this rank in this "
             "epoch; the phases add up to the epoch")
+    least = ("how long the phase takes at least at the rates of the machine (`harness doctor --bench`, once for each "
+        "machine), of the same rank and epochs: dense products and rows read of the model's passes, input rows read "
+        "and written, bytes sent. None where they were not measured, on a GPU, and in float64")
+    for phase in BOUNDED:
+        yield _time(f"least_{phase}_s", least, f"{phase}, least", "s/epoch", family="least_PHASE_s", ranks="slowest",
+            epochs="phased", key=f"epochs.least_{phase}_s", epoch_doc="as above")
     host = ("the host's wall time in these phases, of the same rank and epochs; on a GPU the phases' own are the "
         "device's")
     for phase in HOST_PHASES:

@@ -111,6 +111,11 @@ class Block:
         """Number of source rows."""
         return self.adjacency.num_cols
 
+    @property
+    def entries(self) -> int:
+        """Number of edges that a product with the block reads a row for."""
+        return self.adjacency.nnz
+
     @cached_property
     def transposed(self) -> CSR:
         """The transpose, for the backward pass; built once where it was not given."""

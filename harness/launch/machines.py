@@ -26,12 +26,13 @@ from harness.launch.hardware import cores_of, near_cores, threads_of, usable_cor
 from harness.launch.inputs import InputCache, NotPrepared, Report, TrialInputs, is_inductive
 from harness.launch.network import network, why_not
 from harness.launch.process import WORKER, Placement, placements_of, rank_environment, scratch
+from harness.launch.rates import known_rates
 from harness.launch.slots import WHOLE, Slot
 from harness.models.layer import MODELS
 from harness.results.environment import Measurement, machine, measurements, note
 from harness.results.record import Status
 from harness.runtime.method import METHODS
-from harness.runtime.run_config import TrainSpec
+from harness.runtime.run_config import Rates, TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, Timeouts, TrialConfig
@@ -64,7 +65,7 @@ class TrialJob:
     def write(self, collective_s: float, *, threads: int, cores: int, audit: bool = False) -> Path:
         """Write the file that every rank reads (`harness.runtime.job.Job`) and return its path."""
         views = {key: str(getattr(self.inputs, key)) for key in ("graph", "train_view", "full_view")}
-        more = {"rendezvous": self.rendezvous, "checkpoints": self.checkpoints}
+        more = {"rendezvous": self.rendezvous, "checkpoints": self.checkpoints, "rates": self._rates()}
         job = {
             "config": self.trial.model_dump(mode="json"),
             **views,
@@ -82,6 +83,19 @@ class TrialJob:
         path = self.out / "job.json"
         path.write_text(json.dumps(job, indent=1))
         return path
+
+
+    def _rates(self) -> Rates | None:
+        """Return this machine's rates, if they are known and the trial's device and values are those measured."""
+        rates, network = known_rates(), self.trial.network
+        if rates is None or self.trial.device != "cpu" or self.trial.train.stored != "float32":
+            return None
+        measured = dict(rates.measured)
+        if self.rendezvous is not None:  # the network between the machines was not measured
+            measured.pop("exchange", None)
+        elif network is not None and network.ranks_per_host == 1 and "exchange" in measured:
+            measured["exchange"] = min(measured["exchange"], network.bits_s / 8)
+        return rates.model_copy(update={"measured": measured})
 
 
 @dataclass

@@ -20,16 +20,16 @@ from harness.gpus import why_unusable
 from harness.launch.hardware import Capacity, blocks, capacity, cores, threads_of, unlike_gpus
 from harness.launch.inputs import InputCache, is_inductive
 from harness.launch.network import why_not
-from harness.launch.rates import Rates, Work
 from harness.launch.slots import RunOptions, is_done
 from harness.models.architecture import Architecture
-from harness.models.layer import ModelSpec
+from harness.models.layer import BlockSize, ModelSpec
 from harness.results.record import Record
 from harness.results.record_store import ResultStore, read_at, records_under
 from harness.results.stats import trials as trials_text
 from harness.runtime.cost_models import BytesCase, Components, MemoryCase, PartSize, uses_torch
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import optimizer_of
+from harness.runtime.run_config import Rates
 from harness.suite.document import gather
 from harness.suite.schema import Suite, TrialConfig
 
@@ -44,6 +44,7 @@ PROCESS_BYTES = 3 << 20
 FLOPS_A_CORE = 15e9
 STEP_S = 0.02  # of a mini-batch at least
 STEPS = 5  # an epoch, of methods whose batches are subgraphs
+_AS_WORK = {"aggregated": "precompute", "transform_first": "transform_before_exchange"}
 EPOCHS = 1000  # behind which no method is still at its beginning
 SETUP_S = 3.0  # of a trial whose like was never run: processes, graph, first batches
 
@@ -397,33 +398,21 @@ def epoch_flops(model: ModelSpec, info: DatasetInfo, eval_every: int = 0) -> flo
     return passes * sum(2 * (a * b * info.nodes + min(a, b) * info.edges) for a, b in pairwise(widths))
 
 
-def epoch_work(model: Architecture, info: DatasetInfo) -> Work:
-    """Return what an epoch of full-graph training computes: dense products, and the rows that it gathers, in float32.
-
-    What the first layer gathers of the input features is the same in all epochs, and not counted.
-    """
-    widths = [info.features, *[model.spec.hidden] * (model.spec.layers - 1), info.classes]
-    matrices = max(1, model.num_weights // sum(a * b for a, b in pairwise(widths)))  # a layer
-    flops, gathered = 0.0, Counter[int]()
-    for block, (a, b) in enumerate(pairwise(widths)):
-        flops += (3 if block else 2) * 2 * matrices * a * b * info.nodes  # nothing needs the inputs' gradient
-        if block:
-            gathered[min(a, b)] += 2 * 4 * min(a, b) * info.edges
-    return Work(flops, gathered)
-
-
 def compute_s(trial: TrialConfig, info: DatasetInfo, rates: Rates | None) -> tuple[float, float] | None:
     """Return what an epoch of full-graph training computes here, with all rows in a core's cache, and with none.
 
     It is of the whole graph, also where training sees a part. None where rates were not measured, or are not of the
-    device. It is blind to imbalance, to what is done value by value (activations, dropout, normalisation, the
-    optimizer), to what a call costs, and to how much of a graph a cache holds.
+    device. It is blind to imbalance, to boundary rows, to what is done value by value (activations, dropout,
+    normalisation, the optimizer), to what a call costs, and to how much of a graph a cache holds.
     """
     if rates is None or trial.device != "cpu":
         return None
     model = Architecture(trial.model, info.features, info.classes, source=trial.plugins.get("model"))
-    work, busy = epoch_work(model, info), min(trial.partition.parts * threads_of(trial), cores())
-    return rates.seconds(work, busy, "cached"), rates.seconds(work, busy, "gather")
+    given = {key: bool(trial.method.options.get(name)) for key, name in _AS_WORK.items()}
+    works = model.work([BlockSize(info.nodes, info.nodes, info.edges)] * model.depth, **given)
+    busy = min(trial.partition.parts * threads_of(trial), cores())
+    low, high = (sum(rates.seconds(work, cached=cached) for work in works) / busy for cached in (True, False))
+    return low, high
 
 
 def _kind(trial: TrialConfig) -> str:

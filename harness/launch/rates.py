@@ -1,17 +1,13 @@
-"""Rates of this machine: measured once by `harness doctor --bench`, kept in the cache, read by plans."""
+"""Rates of this machine: measured once by `harness doctor --bench`, kept in the cache, read by plans and trials."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from harness.caches import cache_root
 from harness.errors import UserError
@@ -20,47 +16,12 @@ from harness.launch.group import run_group
 from harness.launch.hardware import capacity, usable_cores
 from harness.launch.process import placements_of, scratch
 from harness.results.environment import machine
+from harness.runtime.run_config import Rates
 
 WORKLOAD = "harness.runtime.machine_rates"
 LIMIT_S = 300.0
 MEMORY = 1 << 30  # bytes of a rank that measures
-NEEDED = {"product float32", "gather 16", "gather 1024", "cached 16", "cached 1024"}  # by `Rates`
-
-
-@dataclass(frozen=True)
-class Work:
-    """What ranks do together: operations of dense products, and bytes of rows that are gathered, by their width."""
-
-    flops: float
-    gathered: Mapping[int, float]
-
-
-class Rates(BaseModel):
-    """What a rank of one thread reaches while every core has one."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    machine: str  # see `environment.machine`
-    when: AwareDatetime
-    ranks: int
-    measured: dict[str, float]  # bytes or operations a second, and `latency_s` of an exchange; see `machine_rates`
-
-    def gather(self, width: int, kind: str) -> float:
-        """Return the bytes a second of summed rows of `width` float32 values: "gather" from memory, or "cached".
-
-        Between measured widths it is a line in logarithms.
-        """
-        known = sorted((int(key.split()[1]), rate) for key, rate in self.measured.items() if key.startswith(kind))
-        for (low, slow), (high, fast) in pairwise(known):
-            if width <= high:
-                share = max(0.0, math.log(width / low) / math.log(high / low))
-                return float(slow ** (1 - share) * fast**share)
-        return known[-1][1]
-
-    def seconds(self, work: Work, ranks: int, kind: str) -> float:
-        """Return what so many ranks of one thread take for `work` at these rates, in equal shares; `kind`: of rows."""
-        rows = sum(size / self.gather(width, kind) for width, size in work.gathered.items())
-        return (work.flops / self.measured["product float32"] + rows) / ranks
+NEEDED = {"copy", "product float32", "gather 16", "gather 1024", "cached 16", "cached 1024"}  # by `Rates`
 
 
 def _file() -> Path:

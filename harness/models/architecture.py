@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from harness.deferred import torch
 from harness.errors import UserError
-from harness.models.layer import MODELS, BlockSize, GraphLayer, LayerCase, LayerValues, ModelSpec, Products
+from harness.models.layer import MODELS, BlockSize, GraphLayer, LayerCase, LayerValues, ModelSpec, Products, Work
 from harness.spec import PluginSource
 
 T = TypeVar("T")
@@ -130,6 +130,26 @@ class Architecture:
             transformed = layer.attends or self.transforms_first(block, backward=False)
             widths.append(layer.transformed if transformed else layer.inputs)
         return max(widths)
+
+    def work(
+        self, blocks: Sequence[BlockSize], *, transform_first: bool = False, aggregated: bool = False,
+        communicates: bool = False,
+    ) -> tuple[Work, Work]:  # fmt: skip
+        """Return what the forward and the backward pass of a step compute on blocks of these sizes, input layer first.
+
+        `aggregated`: the first aggregation is given; else as of a `LayerCase` and of `Step`.
+        """
+        forward, backward, block = Work(), Work(), 0
+        for layer, own in self.by_layer(blocks):
+            first, early = block == 0, transform_first and self.transforms_first(block)
+            case = LayerCase(
+                self.spec, own, first, aggregated=aggregated and first, transform_first=early, communicates=communicates
+            )
+            layer.work(case, forward, backward)
+            block += layer.hops
+        flops = 2.0 * blocks[-1].dst * sum(a * b for a, b in self.linear_widths)
+        forward.flops, backward.flops = forward.flops + flops, backward.flops + 2 * flops
+        return forward, backward
 
     def layer_of(self, block: int) -> tuple[GraphLayer, int]:
         """Return the graph layer that runs on a block, and which of its hops that is (0-based)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, ValidationInfo, model_validator
@@ -91,9 +91,27 @@ class BlockSize:
     edges: int
 
 
+@dataclass
+class Work:
+    """What is computed, as far as it decides how long that takes.
+
+    Attributes:
+        flops: operations of dense products.
+        rows: of each product with a sparse matrix the values of a row, its entries (a row is read for each), and how
+            many rows are read at least once.
+    """
+
+    flops: float = 0.0
+    rows: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def read(self, width: int, entries: int, distinct: int) -> None:
+        """Add a product with a sparse matrix of so many `entries`, of `distinct` rows at most."""
+        self.rows.append((width, entries, min(entries, distinct)))
+
+
 @dataclass(frozen=True)
 class LayerCase:
-    """What the memory of a layer depends on in a step, besides the layer."""
+    """What the memory and the work of a layer depend on in a step, besides the layer."""
 
     spec: ModelSpec  # the model's
     blocks: Sequence[BlockSize]  # sizes of the layer's blocks, one a hop
@@ -101,6 +119,7 @@ class LayerCase:
     exchanged: bool = False  # inner rows become source rows by an exchange, which makes a new matrix of them
     aggregated: bool = False  # its first aggregation is given
     transform_first: bool = False  # H W is exchanged
+    communicates: bool = False  # the blocks exchange what they are given, H of layers that do not attend
 
     @property
     def boundary(self) -> int:
@@ -266,6 +285,27 @@ class GraphLayer(Registered, Module):
         gemms = (1 + weights + inputs) * self.inputs * self.outputs
         transformed = SPMM_COST * entries * (1 + (weights or inputs)) * self.outputs + num_src * gemms
         return transformed < SPMM_COST * entries * (1 + inputs) * self.inputs + num_dst * gemms
+
+    def work(self, case: LayerCase, forward: Work, backward: Work) -> None:
+        """Add what the passes of a step compute; `propagate` is what this follows.
+
+        Weights besides W are taken to multiply the destinations' rows. What is done value by value is left out.
+        """
+        size, gradients = case.blocks[-1], 1 if case.first else 2  # of weights, and of what they multiply
+        early = case.transform_first or (
+            self.can_transform_first
+            and not case.communicates
+            and self.transforms_first(size.edges, size.dst, size.src, weights=True, inputs=not case.first)
+        )
+        others = self.num_weights - self.inputs * self.transformed - self.outputs
+        rows = size.src if early and not (case.transform_first or case.aggregated) else size.dst
+        flops = 2 * (rows * self.inputs * self.transformed + size.dst * others)
+        forward.flops, backward.flops = forward.flops + flops, backward.flops + gradients * flops
+        width = self.transformed if early else self.inputs
+        for each in case.blocks[case.aggregated :]:
+            forward.read(width, each.edges, each.src)
+            if early or not case.first:
+                backward.read(width, each.edges, each.dst)
 
     def training_values(self, case: LayerCase) -> LayerValues:
         """Return what the layer has in memory in a step; `propagate` is what this follows.

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from harness.deferred import torch
 from harness.graph.block import MEAN, SYMMETRIC, Block, own_rows
-from harness.models.layer import BlockSize, Fetch, GraphLayer, HopFetch, LayerCase, LayerValues, ModelSpec, Products
+from harness.models.layer import BlockSize, Fetch, GraphLayer, HopFetch, LayerCase, LayerValues, ModelSpec, Products, Work
 from harness.spec import Spec
 
 if TYPE_CHECKING:
@@ -110,6 +110,17 @@ class GATLayer(GraphLayer):
             return block.attend(z, self.weight_src, self.weight_dst, self.bias)
         heads = block.attend(z, self.weight_src, self.weight_dst)
         return heads.view(block.num_dst, self.heads, self.outputs).mean(1) + self.bias
+
+    def work(self, case: LayerCase, forward: Work, backward: Work) -> None:
+        """See `GraphLayer`: z = H W, keys and queries, and the rows of z that are added up; back, the gradients'."""
+        (size,) = case.blocks
+        early, gradients = case.transform_first or case.communicates, 1 if case.first else 2
+        product = 2 * (size.dst if early else size.src) * self.inputs * self.transformed
+        keys, queries = (2 * rows * self.transformed * self.heads for rows in (size.src, size.dst))
+        forward.flops += product + keys + queries
+        backward.flops += gradients * product + 2 * keys + queries  # the keys once more
+        forward.read(self.transformed, size.edges, size.src)
+        backward.read(self.transformed, size.edges, size.dst)
 
     def training_values(self, case: LayerCase) -> LayerValues:
         """See `GraphLayer`: z = H W of the sources, the heads' outputs, and columns by head.

@@ -61,7 +61,7 @@ def reduce(ranks: Sequence[Json], declared: Mapping[str, Metric] | None = None) 
     return result
 
 
-_FROM_SUMMARY = ("best_epoch", "final_loss", "spmm", "tf32", "parameters", "checksum", "stopped")
+_FROM_SUMMARY = ("best_epoch", "final_loss", "spmm", "tf32", "parameters", "checksum", "stopped", "rates")
 _OVER: Mapping[str, Callable[[list[Any]], Any]] = {"sum": sum, "max": max, "mean": mean, "largest / mean": imbalance}
 
 

@@ -18,7 +18,7 @@ from harness.errors import UserError
 from harness.graph.devices import KINDS
 from harness.runtime.channel import connect_channel, group_store
 from harness.runtime.checkpoint import CheckpointPlace
-from harness.runtime.run_config import RunConfig
+from harness.runtime.run_config import Rates, RunConfig
 from harness.spec import Spec
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Job(Spec):
     rendezvous: RanksRendezvous | None = None
     checkpoints: CheckpointPlace | None = None  # where the trial's state is kept and found; None: nowhere
     audit: bool = False  # whether threads, child processes, files and sockets are watched, see `harness.runtime.audit`
+    rates: Rates | None = None  # of the rank's machine, "exchange" that of the network where it is slower
     kernels: bool = False  # whether a rank writes which compiled kernels it has called, to `kernels{rank}.json`
 
     @classmethod

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
+from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from harness.models.layer import ModelSpec, Products
+from harness.models.layer import ModelSpec, Products, Work
 from harness.runtime.codec import CodecName
 from harness.spec import PluginSource, Presets, Spec, of_presets, with_options
 
@@ -312,6 +314,40 @@ class TuningRun(Spec):
         description="pairs of training seconds and a validation score: it stops at the first evaluation after the "
         "seconds if none has been as good",
     )
+
+
+class Rates(BaseModel):
+    """What a rank of one thread reaches while every core has one."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    machine: str  # see `environment.machine`
+    when: AwareDatetime
+    ranks: int
+    measured: dict[str, float]  # bytes or operations a second, and `latency_s` of an exchange; see `machine_rates`
+
+    def gather(self, width: int, kind: str) -> float:
+        """Return the bytes a second of summed rows of `width` float32 values: "gather" from memory, or "cached".
+
+        Between measured widths it is a line in logarithms.
+        """
+        known = sorted((int(key.split()[1]), rate) for key, rate in self.measured.items() if key.startswith(kind))
+        for (low, slow), (high, fast) in pairwise(known):
+            if width <= high:
+                share = max(0.0, math.log(width / low) / math.log(high / low))
+                return float(slow ** (1 - share) * fast**share)
+        return known[-1][1]
+
+    def seconds(self, work: Work, *, cached: bool = True) -> float:
+        """Return what one thread takes for `work` at these rates.
+
+        Rows are read from a core's cache, but for the first time each; or where they are not `cached`, from memory.
+        """
+        total = work.flops / self.measured["product float32"]
+        for width, entries, distinct in work.rows:
+            again = entries - distinct if cached else 0
+            total += 4 * width * (again / self.gather(width, "cached") + (entries - again) / self.gather(width, "gather"))
+        return total
 
 
 class RunConfig(BaseModel):

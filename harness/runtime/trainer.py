@@ -6,6 +6,7 @@ import gc
 import hashlib
 import math
 import time
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from harness.deferred import torch
 from harness.graph.kernels import Versions, loaded
 from harness.graph.partition import SPLITS
+from harness.metrics import BOUNDED
+from harness.models.layer import BlockSize
 from harness.runtime.audit import CpuAccount, NetworkAccount, Used
 from harness.runtime.checkpoint import Checkpoints
 from harness.runtime.comm import Communicator
@@ -50,6 +53,18 @@ class FlatParameters:
         self.buffer[-1] = loss
         comm.all_reduce(self.buffer, purpose="model")
         return self.buffer[-1].to(torch.float64, copy=True)
+
+
+Computed = tuple[tuple[tuple[int, int, int], ...], tuple[bool, bool, bool], bool]
+"""Of a step: its blocks' sizes; `transform_first`, whether `aggregated` is given, whether its blocks communicate;
+whether its inputs are fetched."""
+
+
+def computed_by(step: Step) -> Computed:
+    """Return what decides the work of a step."""
+    sizes = tuple((block.num_dst, block.num_src, block.entries) for block in step.blocks)
+    flags = step.transform_first, step.aggregated is not None, step.blocks[0].communicates
+    return sizes, flags, step.nodes is not None
 
 
 class EarlyStopping:
@@ -161,6 +176,7 @@ class Trainer:
         self.method = method(worker, method.Options(**config.method.options))
         self.inputs.hold(self.method)
         self.integrity.unchanged(worker.model, SETUP)
+        self.rates = job.rates if config.timing in IN_PHASES else None
         self.schedule = schedule_of(self.spec, config.plugins.get("schedule"))
         self.optimizer = optimizer_of(self.spec, config.plugins.get("optimizer")).make(
             [self.flat.values], lr=self.spec.lr, weight_decay=self.spec.weight_decay
@@ -220,6 +236,7 @@ class Trainer:
             "spmm": self.worker.partition.engine,
             "tf32": torch.backends.cuda.matmul.allow_tf32 if self.worker.device.type == "cuda" else None,
             "parameters": self.flat.values.numel(),
+            "rates": self.rates and self.rates.measured,
         }
         self.report.finish(summary, self.eval_s, usage=self.account.report(), **sent)
         self.report.progress(event="done")
@@ -261,6 +278,7 @@ class Trainer:
         # The mean of the steps' losses, weighted by their rows, is read from the device once, at the end.
         weighted: Tensor | float = 0.0
         rows, own, taken, stats, before = 0, 0, 0, dict[str, float](), worker.traffic.sent()
+        computed: list[Computed] = []
         between_s = self.epochs.epoch_begins()
         with (
             worker.check.epoch() if worker.check else nullcontext(),
@@ -282,6 +300,8 @@ class Trainer:
                     rows, own, taken = rows + step.loss.total, own + step.loss.rows.numel(), taken + 1
                     for name, value in step.stats.items():
                         stats[name] = stats.get(name, 0) + value
+                    if self.rates is not None:
+                        computed.append(computed_by(step))
             if worker.check is not None:
                 with clock.phase("comm"), clock.waiting():
                     self.method.synchronize()  # or the interface's counters would miss what is under way
@@ -296,6 +316,7 @@ class Trainer:
         if not math.isfinite(loss):
             self.check_rules(only=LABELS)
             raise TrialError("diverged", f"loss is {loss} in epoch {epoch}")
+        sent = {purpose: after[purpose] - before[purpose] for purpose in after}
         return {
             "epoch": epoch,
             "rank": worker.rank,
@@ -307,13 +328,33 @@ class Trainer:
             "between_s": between_s,
             **timed.columns(detailed=timing in IN_PHASES),
             **metered,
-            **{f"bytes_{purpose}": after[purpose] - before[purpose] for purpose in after},
+            **{f"bytes_{purpose}": size for purpose, size in sent.items()},
+            **self._least(computed, sent),
             "loss": loss,
             "lr": lr,
             **dict.fromkeys(SCORES),
             "eval_s": 0.0,
             "stats": stats,
         }
+
+    def _least(self, computed: list[Computed], sent: dict[str, int]) -> dict[str, float | None]:
+        """Return how long phases of an epoch take at least at the machine's rates; None where they are not known."""
+        least: dict[str, float | None] = dict.fromkeys(f"least_{phase}_s" for phase in BOUNDED)
+        if self.rates is None:
+            return least
+        threads, measured = self.worker.job.threads, self.rates.measured
+        row, fetched, passes = 4 * self.worker.stored_features.shape[1], 0, [0.0, 0.0]
+        for (sizes, flags, inputs), times in Counter(computed).items():
+            keys = ("transform_first", "aggregated", "communicates")
+            works = self.worker.model.work([BlockSize(*each) for each in sizes], **dict(zip(keys, flags, strict=True)))
+            passes = [total + times * self.rates.seconds(work) for total, work in zip(passes, works, strict=True)]
+            fetched += times * sizes[0][1] if inputs else 0
+        least["least_fetch_s"] = 2 * fetched * row / measured["copy"] / threads  # read and written
+        least["least_forward_s"], least["least_backward_s"] = (seconds / threads for seconds in passes)
+        if self.worker.world > 1 and (exchange := measured.get("exchange")):
+            others = sum(sent[purpose] for purpose in ("feature", "embedding", "gradient", "control"))
+            least |= {"least_comm_s": others / exchange, "least_reduce_s": sent["model"] / exchange}
+        return least
 
     def _take(self, step: Step) -> Tensor:
         """Do one step, all of it in phases; returns the loss of all ranks, not read: that would wait for the device."""

@@ -323,6 +323,11 @@ class BroadcastBlock(Block):
         other._layer = layer
         return other
 
+    @property
+    def entries(self) -> int:
+        """See `Block.entries`: those of other ranks' rows, too."""
+        return self.adjacency.nnz + sum(matrix.nnz for matrix in self.foreign.values())
+
     def multiply(self, x: Tensor) -> Tensor:
         """See `Block.multiply`; every rank must call."""
         mesh, label, total = self.mesh, self._label("forward"), self.engine.multiply(self.adjacency, x)

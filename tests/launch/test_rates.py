@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from harness.data.catalog import published
 from harness.launch import rates as module
-from harness.launch.planner import epoch_work
-from harness.launch.rates import Rates, Work, known_rates, measure_rates
-from harness.models.architecture import Architecture
-from harness.models.layer import ModelSpec
+from harness.launch.machines import TrialJob
+from harness.launch.rates import known_rates, measure_rates
+from harness.models.layer import Work
 from harness.results.environment import machine
+from harness.runtime.job import RanksRendezvous
+from harness.runtime.run_config import Rates
+from harness.suite.sections import NetworkSpec
 
-MEASURED = {"product float32": 1e9, "gather 16": 1e8, "gather 64": 4e8, "gather 1024": 4e8, "cached 16": 1e9}
+MEASURED = {"copy": 1e9, "product float32": 1e9, "gather 16": 1e8, "gather 64": 4e8, "gather 1024": 4e8, "cached 16": 1e9}
 MEASURED |= {"cached 1024": 1e9}
 
 
@@ -31,30 +33,16 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_seconds_are_of_products_and_of_rows_by_width() -> None:
-    work = Work(2e9, {16: 1e8, 64: 8e8})
-    assert rates().seconds(work, 1, "gather") == pytest.approx(2 + 1 + 2)
-    assert rates().seconds(work, 5, "cached") == pytest.approx((2 + 0.9) / 5)
+    work = Work(2e9)
+    work.read(16, 1_000_000, 500_000)
+    work.read(64, 2_000_000, 3_000_000)  # fewer entries than rows: each row once
+    assert rates().seconds(work, cached=False) == pytest.approx(2 + 64e6 / 1e8 + 512e6 / 4e8)
+    assert rates().seconds(work) == pytest.approx(2 + 32e6 / 1e8 + 32e6 / 1e9 + 512e6 / 4e8)
 
 
 def test_between_widths_the_rate_is_a_line_in_logarithms() -> None:
     assert rates().gather(32, "gather") == pytest.approx(2e8)
     assert [rates().gather(width, "gather") for width in (1, 16, 64, 4096)] == [1e8, 1e8, 4e8, 4e8]
-
-
-def test_work_is_that_of_a_step_written_out() -> None:
-    """Two layers of GraphSAGE, with a matrix for a node's own row and one for its neighbours', product by product."""
-    nodes, edges = 50, 400
-    info = replace(published()["cora"].info, nodes=nodes, edges=edges, features=20, classes=4)
-    products = [
-        (nodes, 20, 8),
-        (20, nodes, 8),
-        (nodes, 8, 4),
-        (8, nodes, 4),
-        (nodes, 4, 8),
-    ]  # X W, X' G; H W, H' G, G W'
-    flops = 2 * sum(2 * rows * inner * columns for rows, inner, columns in products)
-    work = epoch_work(Architecture(ModelSpec(name="sage", layers=2, hidden=8), 20, 4), info)
-    assert (work.flops, dict(work.gathered)) == (flops, {4: 2 * edges * 4 * 4})  # A H W, A' G
 
 
 def test_rates_of_another_machine_or_a_damaged_file_are_not_known(cache: Path) -> None:
@@ -67,6 +55,26 @@ def test_rates_of_another_machine_or_a_damaged_file_are_not_known(cache: Path) -
     for damaged in ("{", rates(measured={}).model_dump_json(), "x" * (2 << 20)):
         file.write_text(damaged)
         assert known_rates() is None
+
+
+def test_a_trial_is_given_the_rates_that_bound_it(cache: Path) -> None:
+    measured = MEASURED | {"exchange": 1e9, "latency_s": 1e-4}
+    (cache / "rates.json").write_text(rates(measured=measured).model_dump_json())
+
+    def given(network: NetworkSpec | None = None, device: str = "cpu", stored: str = "float32", **job: Any) -> Any:
+        trial = SimpleNamespace(network=network, device=device, train=SimpleNamespace(stored=stored))
+        found = TrialJob(trial, None, cache, **job)._rates()  # type: ignore[arg-type]
+        return found and found.measured
+
+    assert given() == measured
+    assert given(NetworkSpec(rate="1gbit")) == measured | {"exchange": 1e9 / 8}
+    assert given(NetworkSpec(rate="100gbit")) == given(NetworkSpec(latency="1ms")) == measured
+    assert given(NetworkSpec(rate="1gbit", ranks_per_host=2)) == measured  # some of the bytes pass no link
+    elsewhere = RanksRendezvous(host="h", port=1, prefix="", backend="gloo")
+    assert given(rendezvous=elsewhere) == {key: rate for key, rate in measured.items() if key != "exchange"}
+    assert given(device="cuda") is given(stored="float64") is None
+    (cache / "rates.json").unlink()
+    assert given() is None
 
 
 @pytest.mark.slow

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from harness.graph.block import Block
+from harness.graph.csr import CSR
 from harness.models.architecture import Architecture, evaluation_values, training_values
 from harness.models.gnn import GNN
 from harness.models.layer import MODELS, BlockSize, ModelSpec
@@ -32,6 +39,68 @@ def test_it_is_that_of_the_model_with_weights(name: str, shape: dict[str, object
         assert needed[0] == needed[1]
         needed = [evaluation_values(each, blocks[0], exchanged=exchanged) for each in (sizes, model)]
         assert needed[0] == needed[1]
+
+
+def block_of(dst: int, src: int) -> Block:
+    matrix = sp.random(dst, src, 0.2, format="csr", random_state=np.random.default_rng(dst))
+    structure = torch.from_numpy(matrix.indptr.astype(np.int64)), torch.from_numpy(matrix.indices.astype(np.int32))
+    return Block(CSR(*structure, src), torch.ones(src, dtype=torch.float64))
+
+
+Read = list[tuple[int, int, int]]
+
+
+def passes_of(model: GNN, blocks: list[Block], rows: int, **given: Any) -> list[tuple[int, Read]]:
+    """Return of each pass the operations that torch counts, and the width, entries and rows of each sparse product."""
+    read: Read = []
+
+    def watched(name: str) -> Any:
+        original = getattr(Block, name)
+
+        def call(block: Block, x: torch.Tensor, *others: Any) -> Any:
+            # The gradient's rows are read by the backward pass of attention, as wide as those of z, its first argument.
+            rows = block.num_dst if name == "attention_backward" else len(x)
+            read.append((x.shape[1], block.adjacency.nnz, min(block.adjacency.nnz, rows)))
+            return original(block, x, *others)
+
+        return mock.patch.object(Block, name, call)
+
+    found: list[tuple[int, Read]] = []
+    with watched("multiply"), watched("multiply_transposed"), watched("attention"), watched("attention_backward"):
+        with FlopCounterMode(display=False) as counter:
+            logits = model(blocks, torch.rand(rows, model.inputs, dtype=torch.float64), **given)
+        found.append((counter.get_total_flops(), read.copy()))
+        read.clear()
+        with FlopCounterMode(display=False) as counter:
+            logits.sum().backward()
+        found.append((counter.get_total_flops(), read[::-1]))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["nested", "exchanged", "transformed", "aggregated"])
+@pytest.mark.parametrize(("name", "shape"), list(product(["sage", "gcn", "gat", "mixhop"], SHAPES)))
+def test_work_is_what_the_passes_of_a_step_compute(name: str, shape: dict[str, object], kind: str) -> None:
+    """Torch counts the dense products; the sparse ones are watched."""
+    spec = ModelSpec.model_validate({"name": name, "hidden": 12, "heads": 3, **shape})
+    model, inner, boundary = GNN(spec, 17, 5, seed=0, dtype=torch.float64), 25, 15
+    given: dict[str, Any] = {}
+    if kind == "nested":
+        sizes = [20 * (model.depth + 1 - i) for i in range(model.depth + 1)]
+        blocks, rows = [block_of(dst, src) for src, dst in pairwise(sizes)], sizes[0]
+    else:
+        blocks, rows = [block_of(inner, inner + boundary)] * model.depth, inner
+        given["exchange"] = lambda h, layer: torch.cat([h, h.new_zeros(boundary, h.shape[1])])
+        given["transform_first"] = kind == "transformed"
+    if kind == "aggregated":
+        if name == "gat":
+            pytest.skip("attends: nothing can be aggregated before")
+        given["aggregated"] = torch.rand(inner, 17, dtype=torch.float64)
+    counted = passes_of(model, blocks, rows, **given)
+    sizes_of = [BlockSize(block.num_dst, block.num_src, block.entries) for block in blocks]
+    options = {"transform_first": kind == "transformed", "aggregated": kind == "aggregated"}
+    for architecture in (model, Architecture(spec, 17, 5)):
+        works = architecture.work(sizes_of, **options)
+        assert [(work.flops, work.rows) for work in works] == counted
 
 
 def test_anothers_layer_needs_no_memory_for_its_sizes(tmp_path: Path) -> None:

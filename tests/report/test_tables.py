@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,20 @@ def test_breakdown_adds_up_to_the_slowest_ranks_mean_epoch(
     row = [row for row in table.rows if row.label == "full"][1]
     assert float(row.cells[0].text) == pytest.approx(statistics.mean(means), abs=6e-4)
     assert sum(float(c.text) for c in row.cells[1:]) == pytest.approx(float(row.cells[0].text), abs=5e-3)
+
+
+def test_a_phase_reaches_its_least_time_over_its_own(sections: dict[str, Section]) -> None:
+    section = sections["digits"]
+    assert "rates" not in section_tables(section)
+    frame = section.frame
+    known = frame["method"] != "graphsage"
+    least = {"least_forward_s": (frame["time_forward_s"] / 2).where(known), "least_comm_s": 0.0 * frame["time_comm_s"]}
+    table = section_tables(replace(section, frame=frame.assign(**least)))["rates"]
+    assert [head for group in table.groups for head in group.heads] == ["forward (%)", "Epoch (%)"]
+    labels = {row.label for row in table.rows if row.cells}
+    assert "full" in labels
+    assert not any("graphsage" in label for label in labels)
+    assert {row.cells[0].text for row in table.rows if row.cells} == {"50"}
 
 
 def test_memory(sections: dict[str, Section], trials: dict[Key, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.ranks import run_ranks
-from support.training import called_in_no_phase
+from support.training import AT_RATES, called_in_no_phase, train_at_rates
 
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case
@@ -67,3 +67,21 @@ def test_all_that_an_epoch_does_is_in_a_named_phase(tmp_path: Path) -> None:
     steps = {"Trainer._take", "Method.on_step_end", "DGS.on_step_end"}  # a method's own is not the trainer's to name
     for found in run_ranks(called_in_no_phase, 2, cases):
         assert {name: calls - steps for name, calls in zip(methods, found, strict=True) if calls - steps} == {}
+
+
+@pytest.mark.parametrize(("method", "options"), [("full", {}), ("graphsage", {"fanouts": 3, "batch_size": 8})])
+def test_at_least_a_phase_takes_what_it_computes_and_sends(method: str, options: dict[str, Any], tmp_path: Path) -> None:
+    graph = random_graph(3)
+    data = on_disk(graph, (np.arange(graph.nodes) % 2).astype(np.int32), 2, False, tmp_path)
+    model, spec = ModelSpec(name="sage", layers=2, hidden=8), TrainSpec(epochs=2, threads=1)
+    case = Case(data, method, options, model, spec)
+    for unrated, rated, computed in run_ranks(train_at_rates, 2, case, AT_RATES):
+        names = [f"least_{phase}_s" for phase in ("fetch", "forward", "backward", "comm", "reduce")]
+        assert [row[name] for row in unrated for name in names] == [None] * 10
+        for row, (fetched, forward, backward) in zip(rated, computed, strict=True):
+            others = sum(row[f"bytes_{purpose}"] for purpose in ("feature", "embedding", "gradient", "control"))
+            rows = 2 * 4 * graph.features.shape[1] * fetched / AT_RATES.measured["copy"]
+            seconds = [rows, forward, backward, others / 1e6, row["bytes_model"] / 1e6]
+            assert [row[name] for name in names] == pytest.approx(seconds)
+            assert min(seconds[1:]) > 0
+            assert (fetched > 0) == (method == "graphsage")

@@ -10,6 +10,7 @@ import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,11 +25,13 @@ from harness.check.training import Case, RankOutcome, outcome
 from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.graph.partition import Partition
+from harness.models.layer import BlockSize
 from harness.runtime.batches import Batch
 from harness.runtime.counters import THRESHOLD, trim_heap
 from harness.runtime.method import Method
 from harness.runtime.minibatch import Drawn as DrawnBatch
 from harness.runtime.minibatch import MiniBatchMethod
+from harness.runtime.run_config import Rates
 from harness.runtime.step import Step
 from harness.runtime.trainer import Trainer
 
@@ -45,6 +48,39 @@ class Drawn:
 def train_and_watch(rank: int, world: int, cases: list[Case]) -> list[tuple[RankOutcome, list[Drawn]]]:
     """Train each case of a full-graph method; returns also the graph of each step."""
     return [_watch(rank, world, case) for case in cases]
+
+
+AT_RATES = Rates(
+    machine="",
+    when=datetime(2026, 1, 1, tzinfo=UTC),
+    ranks=2,
+    measured={"copy": 1e9, "product float32": 1e7, "exchange": 1e6}
+    | {f"{kind} {width}": rate for kind, rate in (("cached", 4e7), ("gather", 1e7)) for width in (16, 256)},
+)
+
+Computed = tuple[int, float, float]
+
+
+def train_at_rates(
+    rank: int, world: int, case: Case, rates: Rates
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[Computed]]:
+    """Train without rates and with; of the latter's epochs also the rows read, and the seconds of their two passes."""
+    unrated = outcome(case.trainer(rank, world)).rows
+    trainer, epochs = case.trainer(rank, world), list[list[Computed]]()
+    trainer.rates, model, make = rates, trainer.worker.model, trainer.method.steps
+
+    def watched(epoch: int) -> Iterator[Step]:
+        epochs.append([])
+        for step in make(epoch):
+            sizes = [BlockSize(each.num_dst, each.num_src, each.adjacency.nnz) for each in step.blocks]
+            forward, backward = (rates.seconds(work) for work in model.work(sizes))
+            epochs[-1].append((0 if step.nodes is None else len(step.nodes), forward, backward))
+            yield step
+
+    trainer.method.steps = watched  # type: ignore[method-assign]
+    rated = outcome(trainer).rows
+    sums = [tuple(map(sum, zip(*steps, strict=True))) for steps in epochs]
+    return unrated, rated, sums  # type: ignore[return-value]
 
 
 def _watch(rank: int, world: int, case: Case) -> tuple[RankOutcome, list[Drawn]]:

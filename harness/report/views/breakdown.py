@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.metrics import BOUNDED
 from harness.report.figure import Chart, Figure, Guide, Layer, amount_axis, make_figure, stacked_bars, tidy, value_axis
 from harness.report.palette import PHASES
 from harness.report.sections import Section
 from harness.report.sweeps import THREADS, Swept
-from harness.report.table import Cell, Group, Row, Table, by_parts, components_table, parts_heading
-from harness.report.values import component_columns, components, largest_total, totals
+from harness.report.table import (
+    Cell,
+    Cells,
+    Group,
+    Row,
+    Table,
+    by_parts,
+    components_table,
+    number_cells,
+    parts_heading,
+    variants_table,
+)
+from harness.report.values import component_columns, components, largest_total, totals, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, SweptView, prose
 from harness.results.stats import ENOUGH, Stat, common_places, scaled, show_value, time_unit
@@ -42,6 +54,22 @@ class BreakdownView(ReportView):
         caption = prose("breakdown.figure")
         title, scale = "Time breakdown of an epoch", (size, f"Time per epoch ({unit})")
         return stacked_bars(section, "breakdown", title, caption, phases, PHASES, scale)
+
+    def details(self) -> dict[str, Table | None]:
+        """Return which share of the machine's rates the phases reach, where those were measured."""
+        section, columns = self.section, dict[str, Cells]()
+        least = {phase: values_of(section, f"least_{phase}_s") for phase in BOUNDED}
+        times = {phase: values_of(section, f"time_{phase}_s") for phase in BOUNDED} | {
+            "Epoch": values_of(section, "epoch_time_s")
+        }
+        for phase, own in (least | {"Epoch": totals(least)}).items():
+            means = {key: stat.mean if isinstance(stat, Stat) else stat for key, stat in own.items()}
+            shares = {key: 100 * mean / times[phase][key].mean for key, mean in means.items() if mean}
+            if shares:
+                columns[f"{phase} (%)"] = number_cells(shares, places=0)
+        title, caption = "Share of the machine's rates", prose("breakdown.rates")
+        among = columns.get("Epoch (%)", {})
+        return {"rates": variants_table(section, title, caption, columns, among, absent=Cell())}
 
 
 def _barriers(section: Section) -> str:
