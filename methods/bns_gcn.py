@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Metric, Step, SyncExchange
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Metric, Step
 from harness import numpy as np
 from harness.plugin import BoundarySampler, MemoryCase, Places, announce, sample_boundary, upload
 
@@ -36,6 +36,7 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
     """
 
     name = "bns-gcn"
+    overlaps = True
     colour = "#0072b2"
     Options = BNSOptions
     space: ClassVar[dict[str, Any]] = {"rate": [0.01, 0.1, 0.3, 0.5]}
@@ -47,10 +48,8 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
         """Yield one step on the inner nodes and this epoch's sample of the boundary."""
         comm, partition, rate = self.worker.comm, self.worker.partition, self.options.rate
         kept, scale = self.sample()
-        exchange = None
-        if rate > 0:
-            exchange = SyncExchange(comm, partition.full_halo if rate == 1 else announce(comm, partition, kept))
-        yield self.step_on(partition.block(kept, scale), exchange, stats={"kept_boundary": len(kept)})
+        halo = None if rate == 0 else partition.full_halo if rate == 1 else announce(comm, partition, kept)
+        yield self.synchronous(kept, scale, halo, stats={"kept_boundary": len(kept)})
 
     @classmethod
     def memory(cls, options: BNSOptions, case: MemoryCase) -> dict[str, int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Step, SyncExchange
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Step
+from harness import numpy as np
 
 
 class Full(FullGraphMethod[FullGraphOptions]):
@@ -21,11 +22,12 @@ class Full(FullGraphMethod[FullGraphOptions]):
     exact: ClassVar[dict[str, Any]] = {}
     baseline: ClassVar[dict[str, Any]] = {}
     recurring = True
+    overlaps = True
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step: the full block in every layer, every boundary row exchanged."""
         partition = self.worker.partition
-        yield self.step_on(partition.full_block, SyncExchange(self.worker.comm, partition.full_halo))
+        yield self.synchronous(np.arange(partition.num_boundary), None, partition.full_halo)
 
     @classmethod
     def bytes_per_epoch(cls, options: FullGraphOptions, case: BytesCase) -> Bytes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from harness.deferred import Function, torch
 from harness.deferred import numpy as np
@@ -46,6 +46,16 @@ MEAN = Propagation("mean", left=1.0)
 """D^-1 A: GraphSAGE's mean."""
 SYMMETRIC = Propagation("sym", left=0.5, right=0.5, self_loop=True)
 """D^-1/2 (A + I) D^-1/2 with D of A + I: GCN's."""
+
+
+class Arriving(NamedTuple):
+    """Source rows of which the destinations' are there, and `rest` gives the others, which it waits for."""
+
+    own: Tensor
+    rest: Callable[[], Tensor]
+
+
+Transform = Callable[["Tensor"], "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -168,10 +178,14 @@ class Block:
         """Return A^T x [num_src, width] of the destination rows `x`, without scalings."""
         return self.engine.multiply(self.transposed, x)
 
-    def aggregate(self, h: Tensor, propagation: Propagation) -> Tensor:
-        """Return the propagated rows [num_dst, width] of `h` [num_src, width]; of other rows, a ValueError."""
+    def aggregate(self, h: Tensor | Arriving, propagation: Propagation, of: Transform | None = None) -> Tensor:
+        """Return the propagated rows [num_dst, width] of `h` [num_src, width]; of other rows, a ValueError.
+
+        `of`: makes of any rows of `h` those that are propagated. Only a `HalvedBlock` takes rows that are arriving.
+        """
+        assert not isinstance(h, tuple)
         self._check(h)
-        result: Tensor = _Propagate.apply(h, self, propagation)
+        result: Tensor = _Propagate.apply(h if of is None else of(h), self, propagation)
         return result
 
     def attend(self, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -227,6 +241,38 @@ class Block:
     def _check(self, rows: Tensor) -> None:
         if rows.shape[0] != self.num_src:
             raise ValueError(f"the block has {self.num_src} source rows, the matrix {rows.shape[0]}")
+
+
+class HalvedBlock(Block):
+    """The edges from the destinations, and those from the boundary: products with the first need no row of the others.
+
+    Sums are those of the whole block but for their rounding: each half is scaled, then they are added.
+    """
+
+    def __init__(self, inner: Block, boundary: Block) -> None:
+        self.halves = inner, boundary
+        degree = torch.cat([half.degree for half in self.halves])
+        super().__init__(inner.adjacency, degree, engine=inner.engine.name)
+
+    @property
+    def num_src(self) -> int:
+        """See `Block`."""
+        return sum(half.num_src for half in self.halves)
+
+    @property
+    def entries(self) -> int:
+        """See `Block`."""
+        return sum(half.entries for half in self.halves)
+
+    def aggregate(self, h: Tensor | Arriving, propagation: Propagation, of: Transform | None = None) -> Tensor:
+        """See `Block.aggregate`."""
+        if not isinstance(h, tuple):
+            self._check(h)
+            rows = h
+            h = Arriving(rows[: self.num_dst], lambda: rows[self.num_dst :])
+        inner, boundary = self.halves
+        total = inner.aggregate(h.own, propagation, of)
+        return total.add_(boundary.aggregate(h.rest(), propagation, of))
 
 
 def own_rows(blocks: Sequence[Block], h: Tensor) -> Tensor:

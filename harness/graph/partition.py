@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harness.data.graph import GraphData
 from harness.deferred import numpy as np
 from harness.deferred import torch
-from harness.graph.block import Block
+from harness.graph.block import Block, HalvedBlock, OwnRows
 from harness.graph.csr import CSR, Ints, Places, Topology
 from harness.graph.devices import upload
 from harness.graph.spmm import choose_engine
@@ -123,6 +123,37 @@ class Partition:
         if transposed is not None:
             transposed = transposed.to(device)
         return Block(adjacency.to(device), degree, src_scale=src_scale, engine=self.engine, transposed=transposed)
+
+    def halves(self, kept: Places, scale: Tensor | None = None) -> HalvedBlock:
+        """Return `block(kept, scale)` as the edges from the inner nodes, the same each time, and from the boundary."""
+        if len(kept) == self.num_boundary and (scale is None or not len(kept)):
+            return self._full_halves
+        if self._device.type != "cpu":
+            kept = upload(kept, self._device)
+        whole = self._full_halves.halves[1]
+        adjacency = whole.adjacency.select_columns(0, kept)
+        unweighted = adjacency.values is None
+        reverse = whole.transposed.select_rows(0, kept, adjacency.nnz) if unweighted else None
+        return HalvedBlock(self._full_halves.halves[0], self._boundary_block(adjacency, reverse, kept, scale))
+
+    @cached_property
+    def _full_halves(self) -> HalvedBlock:
+        side = np.repeat(np.array([0, 1], np.int32), [self.num_inner, self.num_boundary])
+        column = np.concatenate([np.arange(self.num_inner), np.arange(self.num_boundary)]).astype(np.int32)
+        halves = self._held_or_read().split_columns(side, column, [self.num_inner, self.num_boundary])
+        inner, boundary = (half.to(self._device) for half in halves)
+        own = Block(inner, self._degree[: self.num_inner], engine=self.engine)
+        return HalvedBlock(own, self._boundary_block(boundary, None, np.arange(self.num_boundary)))
+
+    def _boundary_block(
+        self, adjacency: CSR, transposed: CSR | None, kept: Places, src_scale: Tensor | None = None
+    ) -> Block:
+        inner, none = self._degree[: self.num_inner], self._degree[:0]
+        own = OwnRows(inner, none.long(), none.long(), none, none)
+        degree = self._degree[self.num_inner + upload(kept, self._device)]
+        return Block(
+            adjacency, degree, src_scale=src_scale, engine=self.engine, transposed=transposed, own=own
+        )
 
     @cached_property
     def full_halo(self) -> Halo:

@@ -23,6 +23,7 @@ class Architecture:
         propagation: the weighting of edges it aggregates with; if it attends, what samplers take for one.
         attends: whether aggregations depend on the weights.
         reads_own: whether a layer reads a node's own row besides what it aggregates.
+        takes_arriving: whether layers take boundary rows that are on their way, see `Arriving`.
 
     Args:
         spec: what a suite says of the model.
@@ -58,6 +59,7 @@ class Architecture:
         first = layers[0]
         self.hops, self.depth, self.propagation = first.hops, spec.layers * first.hops, first.propagation
         self.attends, self.reads_own = first.attends, first.reads_own or spec.residual
+        self.takes_arriving = first.takes_arriving
         return layers
 
     @property

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from harness.deferred import torch
 from harness.errors import UserError
-from harness.graph.block import Block, Propagation
+from harness.graph.block import Arriving, Block, Propagation
 from harness.models.functional import Linear
 from harness.registry import Registered, Registry
 from harness.spec import Spec, with_options
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 else:
     Module = object
 
-Fetch = Callable[["Tensor"], "Tensor"]
-HopFetch = Callable[["Tensor", int], "Tensor"]
+Fetch = Callable[["Tensor"], "Tensor | Arriving"]
+HopFetch = Callable[["Tensor", int], "Tensor | Arriving"]
 
 Products = Literal["auto", "aggregate-first", "transform-first"]
 """The order of A H W: the cheaper one for a layer's sizes, (A H) W, or A (H W)."""
@@ -178,6 +178,7 @@ class GraphLayer(Registered, Module):
     attends: ClassVar[bool] = False  # its aggregation depends on weights that are learnt
     reads_own: bool = True  # a node's own row, for which its aggregation has no self loop
     can_transform_first: ClassVar[bool] = True  # H W can be exchanged instead of H
+    takes_arriving: ClassVar[bool] = False  # what `fetch` returns goes into `Block.aggregate` alone: see `Arriving`
     _module: ClassVar[type]
     hops: int = 1  # aggregations one behind the other, each with a block of its own
 
@@ -267,10 +268,11 @@ class GraphLayer(Registered, Module):
         if transform_first:
             return block.aggregate(fetch(self.linear(h, self.weight)), self.propagation)
         source = fetch(h)
-        weights, inputs = (torch.is_grad_enabled() and x.requires_grad for x in (self.weight, source))
-        sizes = block.adjacency.nnz, block.num_dst, block.num_src
+        own = source.own if isinstance(source, tuple) else source
+        weights, inputs = (torch.is_grad_enabled() and x.requires_grad for x in (self.weight, own))
+        sizes = block.entries, block.num_dst, block.num_src
         if not block.communicates and self.transforms_first(*sizes, weights=weights, inputs=inputs):
-            return block.aggregate(self.linear(source, self.weight), self.propagation)
+            return block.aggregate(source, self.propagation, lambda rows: self.linear(rows, self.weight))
         return self.linear(block.aggregate(source, self.propagation), self.weight)
 
     def transforms_first(self, entries: int, num_dst: int, num_src: int, *, weights: bool, inputs: bool) -> bool:

@@ -22,6 +22,7 @@ class GCNLayer(GraphLayer):
     name = "gcn"
     propagation = SYMMETRIC
     reads_own = False
+    takes_arriving = True
 
     def forward(
         self, block: Block, h: Tensor, fetch: Fetch, transform_first: bool = False, aggregated: Tensor | None = None
@@ -37,6 +38,7 @@ class SageLayer(GraphLayer):
 
     name = "sage"
     propagation = MEAN
+    takes_arriving = True
 
     def __init__(self, inputs: int, outputs: int, *, products: Products = "auto") -> None:
         super().__init__(inputs, outputs, products=products)
@@ -184,6 +186,7 @@ class MixHopLayer(GraphLayer):
     propagation = SYMMETRIC
     reads = frozenset(("order",))
     can_transform_first = False  # it aggregates H only
+    takes_arriving = True
     Options = MixHopOptions
 
     def __init__(self, inputs: int, outputs: int, order: int, *, add: bool, options: MixHopOptions) -> None:

@@ -326,7 +326,7 @@ class Inputs:
         if any(twice):
             self._report.flag("rows", "a step's loss reads a row several times")
         for block, want in edges:
-            if (seen := block.adjacency.nnz) != int(want):
+            if (seen := block.entries) != int(want):
                 whole = f"aggregates over {seen} edges of {int(want)} into its nodes"
                 self._report.flag("declared", f"at options that are said to be exact a layer {whole}")
         for rows, stored in taken:

@@ -11,13 +11,16 @@ from pydantic_core import to_jsonable_python
 
 from harness.errors import UserError
 from harness.graph.block import Block
+from harness.graph.csr import Places
+from harness.graph.partition import Halo
 from harness.metrics import PURPOSES, Metric, as_declared
 from harness.registry import Registered, Registry
+from harness.runtime.batches import Background
 from harness.runtime.codec import Codec
 from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase, PartSize, uses_torch
 from harness.runtime.optimizers import optimizer_of
 from harness.runtime.run_config import FullGraphOptions, MethodOptions
-from harness.runtime.step import Step
+from harness.runtime.step import OverlappedExchange, Step, SyncExchange
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -282,6 +285,7 @@ class FullGraphMethod(Method[FullGraphOptionsT]):
 
     family = "full-graph"
     Options = FullGraphOptions
+    overlaps: ClassVar[bool] = False  # its steps are those of `synchronous`
 
     def __init__(self, worker: Worker, options: FullGraphOptionsT) -> None:
         super().__init__(worker, options)
@@ -289,6 +293,33 @@ class FullGraphMethod(Method[FullGraphOptionsT]):
         self.aggregated = worker.aggregate_features() if options.precompute else None
         worker.comm.codec = None if options.codec == "none" else Codec(options.codec, feedback=options.feedback)
         self._fed_back: Block | None = None
+        self._aside: Background | None = None
+        if options.overlap:
+            if not (self.overlaps and worker.model.takes_arriving):
+                name = worker.model.spec.name if self.overlaps else self.name
+                raise UserError(f"{name} does not sum over inner rows apart", key="overlap", fix="leave it out")
+            self._aside = Background(worker.comm) if worker.world > 1 else None
+
+    def synchronous(self, kept: Places, scale: Tensor | None, halo: Halo | None, **others: Any) -> Step:
+        """Return the step on the inner nodes and the boundary nodes `kept`, of which rows are exchanged; see `Step`.
+
+        `kept`, `scale`: as of `Partition.block`; `halo`: their exchange, None where nothing is exchanged.
+        """
+        partition = self.worker.partition
+        if halo is None or self._aside is None:
+            exchange = None if halo is None else SyncExchange(self.worker.comm, halo)
+            return self.step_on(partition.block(kept, scale), exchange, **others)
+        return self.step_on(partition.halves(kept, scale), OverlappedExchange(self._aside, halo), **others)
+
+    def synchronize(self) -> None:
+        """See `Method`."""
+        if self._aside is not None:
+            self._aside.synchronize()
+
+    def close(self) -> None:
+        """See `Method`."""
+        if self._aside is not None:
+            self._aside.close()
 
     def step_on(self, block: Block, exchange: Exchange | None, **others: Any) -> Step:
         """Return the step of which all layers run on `block`, from the inner nodes on, with `others` of its fields."""

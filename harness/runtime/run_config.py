@@ -67,6 +67,11 @@ class FullGraphOptions(MethodOptions):
         description="how rows and gradients are packed for an exchange, see `Codec`; evaluations are not",
         exclude_if=lambda codec: codec == "none",
     )
+    overlap: bool = Field(
+        False,
+        description="sum over inner rows while boundary rows travel: full and bns-gcn, models that do not attend",
+        exclude_if=lambda overlap: not overlap,
+    )
     feedback: bool = Field(
         False,
         description="add what a row lost by the codec to the same row of the next epoch",

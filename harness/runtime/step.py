@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.deferred import Function, torch
 from harness.errors import UserError
-from harness.graph.block import Block
+from harness.graph.block import Arriving, Block
 from harness.graph.csr import Places
 from harness.graph.devices import kind_of, upload
 from harness.graph.partition import Halo, Partition
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch.autograd.function import FunctionCtx
 
     from harness.models.gnn import Exchange, FirstLayer, Rows
+    from harness.runtime.batches import Background, Pending
 
 
 class SyncExchange:
@@ -71,6 +72,66 @@ class _SyncExchange(Function):
             grad[inner:], halo.recv_counts, halo.send_counts, purpose="gradient", layer=layer, direction="backward"
         )
         return grad[:inner].index_add(0, halo.send_index, incoming), None, None
+
+
+class OverlappedExchange:
+    """Moves what `SyncExchange` moves while the rank goes on with its inner rows, for a `HalvedBlock` of the same halo.
+
+    Forward, what inner rows give is summed meanwhile; backward, the boundary's gradients come first, and are under
+    way during the rest of the layer.
+    """
+
+    def __init__(self, aside: Background, halo: Halo) -> None:
+        self.aside, self.halo = aside, halo
+        self.rows, self.gradients = dict[int, Pending[Tensor]](), dict[int, Pending[Tensor]]()
+
+    def __call__(self, h: Tensor, layer: int) -> Arriving:
+        """Send the boundary rows of a layer's inner rows `h` [n_in, width]; return both, see `Step`."""
+        own, ticket = _Depart.apply(h, self, layer)
+        return Arriving(own, lambda: _Arrive.apply(ticket, self, layer))
+
+
+class _Depart(Function):
+    """Sends rows. The second output only has the place in autograd's graph of those that are on their way here.
+
+    Autograd goes back in the reverse order of these calls: to `_Arrive`, to what was summed meanwhile, and to this.
+    """
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, h: Tensor, exchange: OverlappedExchange, layer: int) -> tuple[Tensor, Tensor]:
+        halo = exchange.halo
+        exchange.rows[layer] = exchange.aside.start(
+            h.index_select(0, halo.send_index),
+            halo.send_counts,
+            halo.recv_counts,
+            purpose="feature" if layer == 0 else "embedding",
+            layer=layer,
+            direction="forward",
+        )
+        ctx.exchange, ctx.layer = exchange, layer  # type: ignore[attr-defined]
+        return h.view_as(h), h.new_empty(1).expand(sum(halo.recv_counts), h.shape[1])
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
+        exchange, layer = ctx.exchange, ctx.layer  # type: ignore[attr-defined]
+        incoming = exchange.gradients.pop(layer).wait()
+        return grads[0].index_add(0, exchange.halo.send_index, incoming), None, None
+
+
+class _Arrive(Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, ticket: Tensor, exchange: OverlappedExchange, layer: int) -> Tensor:
+        ctx.exchange, ctx.layer = exchange, layer  # type: ignore[attr-defined]
+        return exchange.rows.pop(layer).wait()
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
+        exchange, layer = ctx.exchange, ctx.layer  # type: ignore[attr-defined]
+        halo: Halo = exchange.halo
+        exchange.gradients[layer] = exchange.aside.start(
+            grads[0], halo.recv_counts, halo.send_counts, purpose="gradient", layer=layer, direction="backward"
+        )
+        return grads[0], None, None
 
 
 @dataclass(frozen=True)
