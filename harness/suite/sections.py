@@ -237,7 +237,8 @@ BEST = "best"  # the method with the highest score
 class RelativeTarget(Spec):
     """A validation score below what the tuned baseline reaches."""
 
-    of: str = Field(description="the baseline: a method of the suite; or `best`: whichever comes highest")
+    of: str = Field(description="the baseline: a method of the suite; or `best`: whichever comes highest with the "
+        "suite's model")
     below: float = Field(0.005, ge=0, lt=1, description="how far below its score, as a fraction")
 
 

@@ -87,7 +87,10 @@ class Tuner:
             if code > 1:
                 return [], code
         best = isinstance(spec.target, RelativeTarget) and spec.target.of == BEST
-        targets = self._targets(subjects if best else first, studies)
+        # Who trains another model than the suite's says nothing of what the others can reach.
+        own = {spec.name for spec in self.suite.model}
+        alike = [s for s in subjects if any(trial.model.name in own for trial in self._trials_of(studies[id(s)]))]
+        targets = self._targets((alike or subjects) if best else first, studies)
         return [self._found(subject, studies[id(subject)], targets) for subject in subjects], code
 
     def _targets(self, baseline: Sequence[Subject], studies: Mapping[int, list[Study]]) -> dict[str, float | None]:
@@ -163,6 +166,9 @@ class Tuner:
         if key not in self._trials:
             self._trials[key] = self.searched.trial(study.subject, study.point(each), study.index, study.rungs(each))
         return self._trials[key]
+
+    def _trials_of(self, studies: Sequence[Study]) -> Iterator[TrialConfig]:
+        return (self._trial(study, each) for study in studies for each in study.trials)
 
     def _curve(self, trial: TrialConfig) -> Curve:
         if trial.id not in self._curves:

@@ -24,13 +24,13 @@ SCORES = {"full": 0.9, "bns-gcn": 0.8}  # what each reaches at its best rate
 RATES = {"full": 0.01, "bns-gcn": 0.05}  # that rate
 
 
-def suite(**tuning: Any) -> Suite:
-    """A suite of two methods with a tuning."""
+def suite(methods: Sequence[str] = ("full", "bns-gcn"), **tuning: Any) -> Suite:
+    """A suite of two methods, or others, with a tuning."""
     return Suite.model_validate(
         {
             "name": "made-up",
             "datasets": ["digits"],
-            "methods": ["full", "bns-gcn"],
+            "methods": list(methods),
             "seeds": [0, 1, 2, 3, 4],
             "train": {"epochs": EPOCHS},
             "device": "cpu",

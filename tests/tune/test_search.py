@@ -140,6 +140,16 @@ def test_a_target_below_the_best_is_of_whoever_comes_highest(tmp_path: Path) -> 
     assert len(machine.ran) == 12
 
 
+def test_a_target_is_of_no_method_that_trains_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCORES, "sign", 0.99)
+    monkeypatch.setitem(RATES, "sign", RATES["full"])
+    of = suite(["full", "sign"], goal="time_to_target", target={"of": "best", "below": 0.2}, studies=1)
+    _, found = to_the_end(of, tmp_path, machine := Machine())
+    top = {name: max(max(curve(t)[1]) for t in machine.ran if t.method.name == name) for name in ("full", "sign")}
+    assert top["full"] < top["sign"]
+    assert [each.target for each in found] == [pytest.approx(top["full"] - 0.2)] * 2
+
+
 def test_a_target_below_nothing_ends_after_the_baselines_search(tmp_path: Path) -> None:
     of = suite(goal="time_to_target", target={"of": "full", "below": 0.95}, studies=1)
     machine = Machine()
