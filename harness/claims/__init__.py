@@ -109,7 +109,9 @@ def _finding(claim: Claim, row: Row | UserError, results: Results, unit: str, su
     cells = [results.measure(metric, cell, sureness.metric.machine) for cell in row]
     if common := set.intersection(*(set(cell.runs) for cell in cells)):
         cells = [replace(each, runs={key: own for key, own in each.runs.items() if key in common}) for each in cells]
-    lacking = join_unique(cell.lacking for cell in cells)
+    reasons = {cell.lacking for cell in cells}
+    own = [(trials[0].method.name, each.lacking) for trials, each in zip(row, cells, strict=True)]
+    lacking = join_unique(f"{name}: {why}" if why and len(reasons) > 1 else why for name, why in own)
     values = tuple(cell.value for cell in cells)
     if claim.expect.order is not None:
         return _ordered(claim, cells, lacking, unit, sureness)
