@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.report.page import Report, escape_markdown, make_report, templates
@@ -32,8 +32,8 @@ this machine; what another search may change stands after them. [error-rates.md]
 HEAD = f"""# Findings of {{suite}}
 
 {MADE}
-What `harness tune suites/fair/{{suite}}.yaml` found, in full; in short, and with other graphs, in
-[findings.md](../findings.md).
+What `harness tune suites/fair/{{suite}}.yaml` found, in full, on the networks and with the target and trials that the
+tables name; in short, and with other graphs, in [findings.md](../findings.md).
 """
 # Headings of the report whose tables the page of a suite has.
 SHOWN = ("Over all data sets", "Leaderboard", "Fastest to target", "Tuning")
@@ -41,8 +41,11 @@ FEW = 3  # methods that are still an answer to "which one"
 SMOKE = "small"  # the suite of graphs that nobody distributes: in the table, but not counted
 
 
-def front(reports: Mapping[str, Report]) -> str:
-    """Return the page of all suites' reports, by the suite's name: sentences, then a row for each."""
+def front(reports: Mapping[str, Report], earlier: Sequence[str] = ()) -> str:
+    """Return the page of all suites' reports, by the suite's name: sentences, then a row for each.
+
+    `earlier`: suites that have a page of before.
+    """
     rows, few, pairs = list[str](), 0, 0
     for suite, report in reports.items():
         for section, _ in report.sentences:
@@ -64,6 +67,9 @@ def front(reports: Mapping[str, Report]) -> str:
         "| :-- | :-- | :-- | :-- | :-- | --: |",
         *rows,
     ]
+    if earlier:
+        pages = ", ".join(f"[{suite}](findings/{suite}.md)" for suite in earlier)
+        lines.append(f"\nNot run again since, and of fewer methods: {pages}.")
     return "\n".join(lines)
 
 
@@ -139,7 +145,8 @@ def write(results: Path, page: Path) -> list[Path]:
     reports = {each.name.removesuffix("-tuned"): make_report(load_inputs(each)) for each in directories}
     if not reports:
         raise SystemExit(f"{results}: no results of a tuned suite (NAME-tuned): see `harness tune`")
-    texts = {page: front(reports)}
+    earlier = sorted(each.stem for each in page.with_suffix("").glob("*.md") if each.stem not in reports)
+    texts = {page: front(reports, earlier)}
     texts |= {page.with_suffix("") / f"{suite}.md": render(report, suite) for suite, report in reports.items()}
     page.with_suffix("").mkdir(exist_ok=True)
     for path, text in texts.items():
