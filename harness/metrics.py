@@ -223,9 +223,11 @@ def _table() -> Iterable[Metric]:
     least = ("how long the phase takes at least at the rates of the machine (`harness doctor --bench`, once for each "
         "machine), of the same rank and epochs: dense products and rows read of the model's passes, input rows read "
         "and written, bytes sent. None where they were not measured, on a GPU, and in float64")
-    for phase in BOUNDED:
-        yield _time(f"least_{phase}_s", least, f"{phase}, least", "s/epoch", family="least_PHASE_s", ranks="slowest",
+    yield from (
+        _time(f"least_{phase}_s", least, f"{phase}, least", "s/epoch", family="least_PHASE_s", ranks="slowest",
             epochs="phased", key=f"epochs.least_{phase}_s", epoch_doc="as above")
+        for phase in BOUNDED
+    )
     host = ("the host's wall time in these phases, of the same rank and epochs; on a GPU the phases' own are the "
         "device's")
     for phase in HOST_PHASES:

@@ -124,9 +124,9 @@ class SIGN(Method[SIGNOptions]):
 class _Propagated(Block):
     """Rows without edges, for which every hop was computed before: of A^K X alone the model is given no other power."""
 
-    def aggregate(self, h: Tensor, propagation: Propagation) -> Tensor:
+    def aggregate(self, h: Any, propagation: Propagation, of: Any = None) -> Tensor:
         """Return `h`."""
-        return h
+        return h  # type: ignore[no-any-return]
 
 
 def kept_powers(model: ModelSpec) -> list[int]:

@@ -111,7 +111,8 @@ def _show_bytes(planned: Sequence[PlannedTrial]) -> None:
     if compute:
         typer.echo(
             "note: compute here: dense products and gathered rows of the whole graph at the rates of `harness doctor "
-            "--bench`, each row read from memory once, to once an edge; not activations, dropout, normalisation, imbalance"
+            "--bench`, each row read from memory once, to once an edge; not activations, dropout, normalisation, "
+            "imbalance"
         )
     if sources:
         typer.echo(f"note: METIS' boundary as published, not of a partition made here: {'; '.join(sources)}")

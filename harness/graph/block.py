@@ -183,7 +183,7 @@ class Block:
 
         `of`: makes of any rows of `h` those that are propagated. Only a `HalvedBlock` takes rows that are arriving.
         """
-        assert not isinstance(h, tuple)
+        assert not isinstance(h, Arriving)
         self._check(h)
         result: Tensor = _Propagate.apply(h if of is None else of(h), self, propagation)
         return result
@@ -266,7 +266,7 @@ class HalvedBlock(Block):
 
     def aggregate(self, h: Tensor | Arriving, propagation: Propagation, of: Transform | None = None) -> Tensor:
         """See `Block.aggregate`."""
-        if not isinstance(h, tuple):
+        if not isinstance(h, Arriving):
             self._check(h)
             rows = h
             h = Arriving(rows[: self.num_dst], lambda: rows[self.num_dst :])

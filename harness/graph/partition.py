@@ -151,9 +151,7 @@ class Partition:
         inner, none = self._degree[: self.num_inner], self._degree[:0]
         own = OwnRows(inner, none.long(), none.long(), none, none)
         degree = self._degree[self.num_inner + upload(kept, self._device)]
-        return Block(
-            adjacency, degree, src_scale=src_scale, engine=self.engine, transposed=transposed, own=own
-        )
+        return Block(adjacency, degree, src_scale=src_scale, engine=self.engine, transposed=transposed, own=own)
 
     @cached_property
     def full_halo(self) -> Halo:

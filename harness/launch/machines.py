@@ -84,7 +84,6 @@ class TrialJob:
         path.write_text(json.dumps(job, indent=1))
         return path
 
-
     def _rates(self) -> Rates | None:
         """Return this machine's rates, if they are known and the trial's device and values are those measured."""
         rates, network = known_rates(), self.trial.network

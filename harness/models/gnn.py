@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, Self, cast
+from typing import Any, Protocol, Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from harness.graph.block import Arriving, Block, own_rows
+from harness.graph.block import Block, own_rows
 from harness.models.architecture import Architecture
 from harness.models.functional import KnownRows, Linear, dropout, layer_norm, relu_dropout
 from harness.models.layer import MODELS, GraphLayer, ModelSpec, Products
 from harness.spec import PluginSource
 
-Exchange = Callable[[Tensor, int], Tensor | Arriving]
+Exchange = Callable[[Tensor, int], Any]
 Rows = Tensor | Callable[[], Tensor]
 """A matrix of rows, or what gives it when it is read: nobody else then holds it while it is used."""
 
@@ -142,7 +142,7 @@ class GNN(Architecture, nn.Module):
         layer = self._layers[index]
         first = index * layer.hops
 
-        def fetch(rows: Tensor, hop: int) -> Tensor | Arriving:
+        def fetch(rows: Tensor, hop: int) -> Any:
             return rows if exchange is None else exchange(rows, first + hop)
 
         early = transform_first and self.transforms_first(first, backward=torch.is_grad_enabled())

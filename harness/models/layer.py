@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 else:
     Module = object
 
-Fetch = Callable[["Tensor"], "Tensor | Arriving"]
-HopFetch = Callable[["Tensor", int], "Tensor | Arriving"]
+Fetch = Callable[["Tensor"], Any]
+"""Makes source rows of a layer's inner rows: a tensor, or with `takes_arriving` maybe an `Arriving`."""
+HopFetch = Callable[["Tensor", int], Any]
 
 Products = Literal["auto", "aggregate-first", "transform-first"]
 """The order of A H W: the cheaper one for a layer's sizes, (A H) W, or A (H W)."""
@@ -268,7 +269,7 @@ class GraphLayer(Registered, Module):
         if transform_first:
             return block.aggregate(fetch(self.linear(h, self.weight)), self.propagation)
         source = fetch(h)
-        own = source.own if isinstance(source, tuple) else source
+        own = source.own if isinstance(source, Arriving) else source
         weights, inputs = (torch.is_grad_enabled() and x.requires_grad for x in (self.weight, own))
         sizes = block.entries, block.num_dst, block.num_src
         if not block.communicates and self.transforms_first(*sizes, weights=weights, inputs=inputs):

@@ -9,7 +9,17 @@ from pydantic import Field
 
 from harness.deferred import torch
 from harness.graph.block import MEAN, SYMMETRIC, Block, own_rows
-from harness.models.layer import BlockSize, Fetch, GraphLayer, HopFetch, LayerCase, LayerValues, ModelSpec, Products, Work
+from harness.models.layer import (
+    BlockSize,
+    Fetch,
+    GraphLayer,
+    HopFetch,
+    LayerCase,
+    LayerValues,
+    ModelSpec,
+    Products,
+    Work,
+)
 from harness.spec import Spec
 
 if TYPE_CHECKING:

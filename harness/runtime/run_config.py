@@ -351,7 +351,8 @@ class Rates(BaseModel):
         total = work.flops / self.measured["product float32"]
         for width, entries, distinct in work.rows:
             again = entries - distinct if cached else 0
-            total += 4 * width * (again / self.gather(width, "cached") + (entries - again) / self.gather(width, "gather"))
+            rows = again / self.gather(width, "cached") + (entries - again) / self.gather(width, "gather")
+            total += 4 * width * rows
         return total
 
 

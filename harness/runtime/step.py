@@ -83,7 +83,8 @@ class OverlappedExchange:
 
     def __init__(self, aside: Background, halo: Halo) -> None:
         self.aside, self.halo = aside, halo
-        self.rows, self.gradients = dict[int, Pending[Tensor]](), dict[int, Pending[Tensor]]()
+        self.rows: dict[int, Pending[Tensor]] = {}
+        self.gradients: dict[int, Pending[Tensor]] = {}
 
     def __call__(self, h: Tensor, layer: int) -> Arriving:
         """Send the boundary rows of a layer's inner rows `h` [n_in, width]; return both, see `Step`."""

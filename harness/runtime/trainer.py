@@ -300,8 +300,7 @@ class Trainer:
                     rows, own, taken = rows + step.loss.total, own + step.loss.rows.numel(), taken + 1
                     for name, value in step.stats.items():
                         stats[name] = stats.get(name, 0) + value
-                    if self.rates is not None:
-                        computed.append(computed_by(step))
+                    computed += [computed_by(step)] if self.rates is not None else []
             if worker.check is not None:
                 with clock.phase("comm"), clock.waiting():
                     self.method.synchronize()  # or the interface's counters would miss what is under way

@@ -237,8 +237,9 @@ BEST = "best"  # the method with the highest score
 class RelativeTarget(Spec):
     """A validation score below what the tuned baseline reaches."""
 
-    of: str = Field(description="the baseline: a method of the suite; or `best`: whichever comes highest with the "
-        "suite's model")
+    of: str = Field(
+        description="the baseline: a method of the suite; or `best`: whichever comes highest with the suite's model"
+    )
     below: float = Field(0.005, ge=0, lt=1, description="how far below its score, as a fraction")
 
 

@@ -132,12 +132,13 @@ def test_what_was_not_run_or_failed_is_said_and_the_rest_counts() -> None:
     verdict = judged(one, figures, more=planned)
     assert [(row.label, row.state, row.why) for row in verdict.rows] == [
         ("parts=2", "indicated", ""),
-        ("parts=4", "not measured", "oom: rank 1 killed"),
-        ("parts=8", "not measured", "has no epoch_time_s"),
+        ("parts=4", "not measured", "whole: oom: rank 1 killed"),
+        ("parts=8", "not measured", "sampled: has no epoch_time_s"),
         ("parts=16", "not measured", "not run"),
     ]
     assert verdict.state == "indicated"
-    assert verdict.why == "not sure: one seed; 3 of 4 not measured: oom: rank 1 killed, has no epoch_time_s, not run"
+    lacking = "whole: oom: rank 1 killed, sampled: has no epoch_time_s, not run"
+    assert verdict.why == f"not sure: one seed; 3 of 4 not measured: {lacking}"
     nothing = evaluate([one], frame(figures).iloc[:0], [t for t, _ in figures])[0]
     assert (nothing.state, nothing.measured, nothing.why) == ("not measured", "", "not run")
 
@@ -153,7 +154,7 @@ def test_rows_on_several_networks_are_named_by_them_and_a_missed_target_is_said(
         for name in ("whole", "sampled")
     ]
     rows = judged(claim("time_to_target_s", {"at_most": 1}, WHOLE, over=SAMPLED), figures).rows
-    assert [(row.label, row.why) for row in rows] == [("none", ""), ("1gbit", "does not reach the target")]
+    assert [(row.label, row.why) for row in rows] == [("none", ""), ("1gbit", "sampled: does not reach the target")]
 
 
 def test_trials_without_a_partner_leave_the_others_their_verdict() -> None:

@@ -1,4 +1,4 @@
-"""Exchanges that go on while inner rows are summed: the same losses, weights and bytes as exchanges that are waited for."""
+"""Exchanges that go on while inner rows are summed give the losses, weights and bytes of those that are awaited."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from harness.errors import UserError
 from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 
-MODELS = [{"name": "sage"}, {"name": "gcn"}, {"name": "mixhop", "order": 2, "hidden": 9}, {"name": "sage", "residual": True}]
+MODELS: list[dict[str, Any]] = [
+    {"name": "sage"},
+    {"name": "gcn"},
+    {"name": "mixhop", "order": 2, "hidden": 9},
+    {"name": "sage", "residual": True},
+]
 METHODS: list[tuple[str, dict[str, Any]]] = [
     ("full", {}),
     ("full", {"transform_before_exchange": True}),
@@ -33,8 +38,9 @@ def test_overlap_changes_rounding_alone(weighted: bool, tmp_path: Path) -> None:
     graph = random_graph(3, weighted=weighted)
     data = on_disk(graph, (np.arange(graph.nodes) % 3).astype(np.int32), 3, False, tmp_path)
     spec = TrainSpec(epochs=3, threads=1, precision="float64")
+    usual: dict[str, Any] = {"layers": 3, "norm": "layer", "hidden": 8}
     cases = [
-        Case(data, name, options | {"overlap": overlap}, ModelSpec(layers=3, norm="layer", **{"hidden": 8, **model}), spec)
+        Case(data, name, options | {"overlap": overlap}, ModelSpec(**usual | model), spec)
         for model in MODELS
         for name, options in METHODS
         for overlap in (False, True)
@@ -47,14 +53,17 @@ def test_overlap_changes_rounding_alone(weighted: bool, tmp_path: Path) -> None:
                 assert sent[0] == sent[1]
             for name, weights in waited.after.items():
                 np.testing.assert_allclose(overlapped.after[name], weights, rtol=1e-7, atol=1e-9)
-            # Halves round otherwise: where anything is exchanged the bits are others, or nothing was overlapped.
-    assert waited.broken is None
+            assert overlapped.broken is waited.broken is None
+            # Halves round otherwise: were no bit another, nothing would have been overlapped.
+            moved = sum(row["bytes_embedding"] for row in overlapped.rows)
+            assert bool(moved) == any((overlapped.after[name] != own).any() for name, own in waited.after.items())
 
 
 @pytest.mark.parametrize(("method", "model"), [("full", "gat"), ("cagnet", "sage"), ("pipegcn", "sage")])
 def test_what_reads_all_rows_at_once_is_refused(method: str, model: str, tmp_path: Path) -> None:
     graph = random_graph(3)
     data = on_disk(graph, np.zeros(graph.nodes, np.int32), 1, False, tmp_path)
-    case = Case(data, method, {"overlap": True}, ModelSpec(name=model, layers=2, hidden=8), TrainSpec(epochs=1, threads=1))
+    spec = TrainSpec(epochs=1, threads=1)
+    case = Case(data, method, {"overlap": True}, ModelSpec(name=model, layers=2, hidden=8), spec)
     with pytest.raises(UserError, match="does not sum over inner rows apart"):
         case.trainer(0, 1)

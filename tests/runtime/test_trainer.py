@@ -70,7 +70,9 @@ def test_all_that_an_epoch_does_is_in_a_named_phase(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("method", "options"), [("full", {}), ("graphsage", {"fanouts": 3, "batch_size": 8})])
-def test_at_least_a_phase_takes_what_it_computes_and_sends(method: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_at_least_a_phase_takes_what_it_computes_and_sends(
+    method: str, options: dict[str, Any], tmp_path: Path
+) -> None:
     graph = random_graph(3)
     data = on_disk(graph, (np.arange(graph.nodes) % 2).astype(np.int32), 2, False, tmp_path)
     model, spec = ModelSpec(name="sage", layers=2, hidden=8), TrainSpec(epochs=2, threads=1)
