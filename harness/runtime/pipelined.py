@@ -12,14 +12,14 @@ from pydantic import Field
 from harness.deferred import Function, torch
 from harness.graph.block import Block
 from harness.graph.partition import Halo
-from harness.metrics import Metric, Purpose
+from harness.metrics import Metric
 from harness.models.functional import dropout
 from harness.runtime.batches import Background, Pending
 from harness.runtime.comm import Communicator, Direction
 from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase
 from harness.runtime.method import FullGraphMethod
 from harness.runtime.run_config import FullGraphOptions
-from harness.runtime.step import Step
+from harness.runtime.step import Step, send_boundary
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -162,10 +162,8 @@ class Pipeline:
 
     def _send_rows(self, h: Tensor, layer: int, graph: TrainGraph, *, aside: bool) -> Tensor | Pending[Tensor]:
         halo = graph.source(layer)
-        purpose: Purpose = "feature" if layer == 0 else "embedding"
-        rows = h.index_select(0, halo.send_index)
         start = self._aside.start if aside and self._aside is not None else self.comm.exchange_rows
-        return start(rows, halo.send_counts, halo.recv_counts, purpose=purpose, layer=layer, direction="forward")
+        return send_boundary(start, h, halo, layer)  # type: ignore[no-any-return]
 
     def _received(self, rows: Tensor, direction: Direction, layer: int) -> Tensor:
         if self.decay is None:

@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     from harness.runtime.batches import Background, Pending
 
 
+def send_boundary(start: Callable[..., Any], h: Tensor, halo: Halo, layer: int, **others: Any) -> Any:
+    """Return what `start`, of the arguments of `Communicator.exchange_rows`, does with the rows of `h` that peers read.
+
+    `h` [n_in, width]: a layer's inner rows.
+    """
+    rows, purpose = h.index_select(0, halo.send_index), "embedding" if layer else "feature"
+    counts = halo.send_counts, halo.recv_counts
+    return start(rows, *counts, purpose=purpose, layer=layer, direction="forward", **others)
+
+
 class SyncExchange:
     """Every boundary row of this very layer, waited for (vanilla partition parallelism)."""
 
@@ -51,15 +61,7 @@ class _SyncExchange(Function):
         halo, inner = exchange.halo, h.shape[0]
         source = h.new_empty((inner + sum(halo.recv_counts), h.shape[1]))
         source[:inner] = h
-        exchange.move(
-            h.index_select(0, halo.send_index),
-            halo.send_counts,
-            halo.recv_counts,
-            purpose="feature" if layer == 0 else "embedding",
-            layer=layer,
-            direction="forward",
-            out=source[inner:],
-        )
+        send_boundary(exchange.move, h, halo, layer, out=source[inner:])
         ctx.exchange, ctx.layer, ctx.inner = exchange, layer, inner  # type: ignore[attr-defined]
         return source
 
@@ -101,14 +103,7 @@ class _Depart(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, h: Tensor, exchange: OverlappedExchange, layer: int) -> tuple[Tensor, Tensor]:
         halo = exchange.halo
-        exchange.rows[layer] = exchange.aside.start(
-            h.index_select(0, halo.send_index),
-            halo.send_counts,
-            halo.recv_counts,
-            purpose="feature" if layer == 0 else "embedding",
-            layer=layer,
-            direction="forward",
-        )
+        exchange.rows[layer] = send_boundary(exchange.aside.start, h, halo, layer)
         ctx.exchange, ctx.layer = exchange, layer  # type: ignore[attr-defined]
         return h.view_as(h), h.new_empty(1).expand(sum(halo.recv_counts), h.shape[1])
 
