@@ -26,6 +26,8 @@ from harness.report.variants import Variant
 from harness.report.views import ReportView, SweptView, prose
 from harness.results.stats import ENOUGH, Stat, common_places, scaled, show_value, time_unit
 
+HIDEABLE = ("fetch", "comm")  # phases that are shorter than their least time where they go on behind others
+
 
 class BreakdownView(ReportView):
     """Which phases is an epoch made of?"""
@@ -62,6 +64,9 @@ class BreakdownView(ReportView):
         times = {phase: values_of(section, f"time_{phase}_s") for phase in BOUNDED} | {
             "Epoch": values_of(section, "epoch_time_s")
         }
+        for phase in HIDEABLE:
+            whole = {key: times[phase][key].mean for key in least[phase] if key in times[phase]}
+            least[phase] = {key: own for key, own in least[phase].items() if own.mean <= whole.get(key, 0.0)}
         for phase, own in (least | {"Epoch": totals(least)}).items():
             means = {key: stat.mean if isinstance(stat, Stat) else stat for key, stat in own.items()}
             shares = {key: 100 * mean / times[phase][key].mean for key, mean in means.items() if mean}
