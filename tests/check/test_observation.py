@@ -27,7 +27,7 @@ OPTIONS: dict[str, dict[str, Any]] = SMALL | {
 CACHED = [
     name
     for name in METHODS.names()
-    if issubclass(METHODS.load(name).Options, MiniBatchOptions) and name != "cooperative"  # reads no remote row
+    if issubclass(METHODS.load(name).Options, MiniBatchOptions) and name not in ("cooperative", "p3")  # fetch no row
 ]
 WATCHED: dict[str, dict[str, Any]] = {
     "as little as there is": {"eval_every": 0, "checksum_every": 100},

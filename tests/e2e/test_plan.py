@@ -70,7 +70,7 @@ def test_reddit_lists_its_trials(plan: Plan) -> None:
     row = rf"^[0-9a-f]{{12}}  skip +{what} .*[GM]iB +reddit is not here$"
     listed = re.findall(row, out, re.MULTILINE)
     assert sorted(listed) == sorted(product(("0.1", "0.01"), "24"))
-    assert "99 trials: 0 done, 0 to run, 99 skipped" in out
+    assert "147 trials: 0 done, 0 to run, 147 skipped" in out
     assert "harness data get reddit" in out
 
 
