@@ -81,6 +81,7 @@ class Pipeline:
 
     Args:
         comm: the ranks' communicator.
+        aside: what carries transfers across iterations; None where `staleness` is 0.
         staleness: tau; with 0 exchanges are waited for where they start.
         warmup: what iterations t < tau, for which nothing was sent yet, read: nothing ("absent": zero rows,
             and no gradients are added; attention gives a zero row its share), or rows and gradients of
@@ -90,23 +91,13 @@ class Pipeline:
     """
 
     def __init__(
-        self, comm: Communicator, staleness: int, warmup: Warmup = "absent", decay: float | None = None
+        self, comm: Communicator, aside: Background | None, staleness: int, warmup: Warmup, decay: float | None
     ) -> None:
         self.comm, self.staleness, self.warmup, self.decay = comm, staleness, warmup, decay
-        self._aside = Background(comm) if staleness else None
+        self._aside = aside
         self._rows: dict[int, deque[Tensor | Pending[Tensor]]] = defaultdict(deque)
         self._gradients: dict[int, deque[tuple[Tensor, Tensor | Pending[Tensor]]]] = defaultdict(deque)
         self._averages: dict[tuple[Direction, int], Tensor] = {}
-
-    def synchronize(self) -> None:
-        """Wait for the transfers under way."""
-        if self._aside is not None:
-            self._aside.synchronize()
-
-    def close(self) -> None:
-        """Wait for the transfers under way; no more can be started."""
-        if self._aside is not None:
-            self._aside.close()
 
     def state(self) -> dict[str, Any]:
         """Return what is under way, as it arrived, and the averages."""
@@ -298,7 +289,8 @@ class PipelinedMethod(FullGraphMethod[PipelinedOptionsT]):
 
     def __init__(self, worker: Worker, options: PipelinedOptionsT, decay: float | None = None) -> None:
         super().__init__(worker, options)
-        self.pipeline = Pipeline(worker.comm, options.staleness, options.warmup, decay)
+        self._aside = Background(worker.comm) if options.staleness else None
+        self.pipeline = Pipeline(worker.comm, self._aside, options.staleness, options.warmup, decay)
         self.sends_features = not options.precompute and not (
             options.transform_before_exchange and worker.model.transforms_first(0)
         )
@@ -327,10 +319,6 @@ class PipelinedMethod(FullGraphMethod[PipelinedOptionsT]):
             return sent | {purpose: 2 * sent[purpose] for purpose in ("feature", "embedding")}
         return sent
 
-    def synchronize(self) -> None:
-        """See `Method`."""
-        self.pipeline.synchronize()
-
     def state(self) -> dict[str, Any]:
         """See `Method`."""
         return {"pipeline": self.pipeline.state()}
@@ -338,7 +326,3 @@ class PipelinedMethod(FullGraphMethod[PipelinedOptionsT]):
     def restore(self, state: dict[str, Any], done: int) -> None:
         """See `Method`."""
         self.pipeline.restore(state["pipeline"])
-
-    def close(self) -> None:
-        """See `Method`."""
-        self.pipeline.close()

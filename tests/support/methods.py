@@ -171,7 +171,7 @@ class Doubled(PSCGCN):
 
     def __init__(self, worker: Worker, options: PSCOptions) -> None:
         super().__init__(worker, options)
-        self.pipeline = _Doubling(worker.comm, options.staleness)
+        self.pipeline = _Doubling(worker.comm, self._aside, options.staleness, options.warmup, None)
 
 
 class Dropped(PSCGCN):
@@ -179,7 +179,7 @@ class Dropped(PSCGCN):
 
     def __init__(self, worker: Worker, options: PSCOptions) -> None:
         super().__init__(worker, options)
-        self.pipeline = _Dropping(worker.comm, options.staleness)
+        self.pipeline = _Dropping(worker.comm, self._aside, options.staleness, options.warmup, None)
 
 
 class Slow(PSCGCN):
