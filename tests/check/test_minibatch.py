@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.ranks import run_ranks
+from support.tiers import Batches
 from support.training import batches_beside, read_inputs, run_all_to_the_end
 
 from harness.check.graphs import OnDisk, on_disk, random_graph
-from harness.check.training import Case, RankOutcome, train
+from harness.check.training import Case, RankOutcome, rank_group, train
 from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.minibatch import MiniBatchMethod
@@ -88,15 +90,21 @@ Run = tuple[str, str, str]
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[Run, list[RankOutcome]]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[Run, list[RankOutcome]]]:
     data = on_disk(GRAPH, PARTS, WORLD, False, tmp_path_factory.mktemp("minibatch"))
-    cases = []
-    for name, store, model in RUNS:
+
+    def case(name: str, store: str, model: str) -> Case:
         method, options = METHODS[name]
         spec = SPEC.model_copy(update={"threads": 2 if store else 1})
-        cases.append(Case(data, method, options | (STORES | LESS)[store], MODELS[model], spec, timing="off"))
-    by_rank = run_ranks(train, WORLD, cases, timeout_s=280)
-    return {run: [ranks[i] for ranks in by_rank] for i, run in enumerate(RUNS)}
+        return Case(data, method, options | (STORES | LESS)[store], MODELS[model], spec, timing="off")
+
+    with rank_group(WORLD) as group:
+
+        def run(runs: Sequence[Run]) -> dict[Run, list[RankOutcome]]:
+            by_rank = group.call(train, [case(*each) for each in runs], timeout_s=120)
+            return {each: [ranks[i] for ranks in by_rank] for i, each in enumerate(runs)}
+
+        yield Batches(run, *([each for each in RUNS if each[0] == name] for name in METHODS))
 
 
 def test_every_method_that_draws_batches_is_held_to_this() -> None:
@@ -108,7 +116,7 @@ def test_every_method_that_draws_batches_is_held_to_this() -> None:
 
 @pytest.mark.parametrize(("name", "model"), [(name, model) for name, store, model in RUNS if not store])
 def test_neither_prefetch_nor_threads_nor_where_rows_come_from_change_a_bit(
-    outcomes: dict[Run, list[RankOutcome]], name: str, model: str
+    outcomes: Mapping[Run, list[RankOutcome]], name: str, model: str
 ) -> None:
     runs = [run for run in RUNS if run[::2] == (name, model) and run[1] in STORES]
     plain = losses(outcomes, (name, "", model))
@@ -125,13 +133,13 @@ def test_a_batch_is_gone_when_the_next_one_is_drawn(tmp_path: Path) -> None:
     assert dict(zip(METHODS, found, strict=True)) == dict.fromkeys(METHODS, 0)
 
 
-def losses(outcomes: dict[Run, list[RankOutcome]], run: Run) -> list[float]:
+def losses(outcomes: Mapping[Run, list[RankOutcome]], run: Run) -> list[float]:
     return [row["loss"] for row in outcomes[run][0].rows]
 
 
 @pytest.mark.parametrize("name", READ_LESS)
 def test_what_is_left_of_the_features_depends_on_the_seed_alone(
-    outcomes: dict[Run, list[RankOutcome]], name: str
+    outcomes: Mapping[Run, list[RankOutcome]], name: str
 ) -> None:
     plain = losses(outcomes, (name, "", "sage"))
     for kind in ("rate", "loss"):
@@ -147,7 +155,7 @@ def counted(ranks: list[RankOutcome], epoch: int, key: str) -> int:
 
 
 @pytest.mark.parametrize("run", [run for run in RUNS if run[0] not in OWN_BYTES], ids=" ".join)
-def test_bytes_are_the_closed_form(outcomes: dict[Run, list[RankOutcome]], run: Run) -> None:
+def test_bytes_are_the_closed_form(outcomes: Mapping[Run, list[RankOutcome]], run: Run) -> None:
     ranks, (name, store, model) = outcomes[run], run
     weights = sum(w.size for w in ranks[0].before.values())
     more = (STORES | LESS)[store]

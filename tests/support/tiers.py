@@ -16,6 +16,12 @@ def tiered(values: Iterable[Any], quick: Container[Any]) -> list[Any]:
     return [pytest.param(value, marks=() if value in quick else pytest.mark.slow) for value in values]
 
 
+def batch_of(key: K, keys: Sequence[K], size: int) -> Sequence[K]:
+    """Return which `size` keys are run together with `key`: those whose tests are its neighbours."""
+    first = keys.index(key) // size * size
+    return keys[first : first + size]
+
+
 class Batches(Mapping[K, V]):
     """What `run` gives for each key; all keys of a batch are run together, when one of them is first asked for."""
 
