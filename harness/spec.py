@@ -81,6 +81,9 @@ class PartitionSpec(Spec):
     balance: str = Field(
         "nodes", description="what parts have equally much of: nodes, edges; METIS also train, nodes+train"
     )
+    order: Literal["none", "rcm", "metis"] = Field(
+        "none", description="order of a part's rows: of the data's nodes, reverse Cuthill-McKee, or clusters of METIS"
+    )
     seed: int = Field(0, ge=0, description="seed of the partitioner")
     file: Path | None = Field(None, description="for `file`: the part of each node, as .npy, text, or DGL's .json")
     options: dict[str, Any] = Field(

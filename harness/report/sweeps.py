@@ -246,8 +246,8 @@ def _partition_facts(record: Record | None, config: Mapping[str, Any]) -> dict[s
     own = [f"{key}={show_value(value)}" for key, value in (spec.get("options") or {}).items()]
     if spec.get("method") == "metis":
         own.append(str(spec.get("objective")))
-    if spec.get("balance", "nodes") != "nodes":
-        own.append(f"balance={spec['balance']}")
+    usual = {"balance": "nodes", "order": "none"}
+    own += [f"{key}={spec[key]}" for key in usual if spec.get(key, usual[key]) != usual[key]]
     if spec.get("file"):
         own.append(Path(spec["file"]).name)
     return {

@@ -321,6 +321,9 @@ class TuningRun(Spec):
     )
 
 
+LARGEST_CACHE = 128 << 20  # bytes: also the table whose rows `machine_rates` reads from memory
+
+
 class Rates(BaseModel):
     """What a rank of one thread reaches while every core has one."""
 
@@ -343,14 +346,16 @@ class Rates(BaseModel):
                 return float(slow ** (1 - share) * fast**share)
         return known[-1][1]
 
-    def seconds(self, work: Work, *, cached: bool = True) -> float:
+    def seconds(self, work: Work, *, cached: bool = True, product: str = "float32") -> float:
         """Return what one thread takes for `work` at these rates.
 
-        Rows are read from a core's cache, but for the first time each; or where they are not `cached`, from memory.
+        Rows are read from a core's cache, but those of a matrix beyond `LARGEST_CACHE` from memory the first time; or
+        where they are not `cached`, always. `product`: "float32" or "bfloat16".
         """
-        total = work.flops / self.measured["product float32"]
+        total = work.flops / self.measured[f"product {product}"]
         for width, entries, distinct in work.rows:
-            again = entries - distinct if cached else 0
+            first = distinct if 4 * width * distinct > LARGEST_CACHE else 0
+            again = entries - first if cached else 0
             rows = again / self.gather(width, "cached") + (entries - again) / self.gather(width, "gather")
             total += 4 * width * rows
         return total

@@ -342,14 +342,16 @@ class Trainer:
         if self.rates is None:
             return least
         threads, measured = self.worker.job.threads, self.rates.measured
+        product = "bfloat16" if self.spec.precision == "bf16" else "float32"
         row, fetched, passes = 4 * self.worker.stored_features.shape[1], 0, [0.0, 0.0]
         for (sizes, flags, inputs), times in Counter(computed).items():
             keys = ("transform_first", "aggregated", "communicates")
             works = self.worker.model.work([BlockSize(*each) for each in sizes], **dict(zip(keys, flags, strict=True)))
-            passes = [total + times * self.rates.seconds(work) for total, work in zip(passes, works, strict=True)]
+            seconds = [times * self.rates.seconds(work, product=product) for work in works]
+            passes = [total + more for total, more in zip(passes, seconds, strict=True)]
             fetched += times * sizes[0][1] if inputs else 0
         least["least_fetch_s"] = 2 * fetched * row / measured["copy"] / threads  # read and written
-        least["least_forward_s"], least["least_backward_s"] = (seconds / threads for seconds in passes)
+        least["least_forward_s"], least["least_backward_s"] = (each / threads for each in passes)
         if self.worker.world > 1 and (exchange := measured.get("exchange")):
             others = sum(sent[purpose] for purpose in ("feature", "embedding", "gradient", "control"))
             least |= {"least_comm_s": others / exchange, "least_reduce_s": sent["model"] / exchange}

@@ -530,7 +530,7 @@ class _Checked:
                 directories = (self.suite.directory, self.data_dir or os.environ.get("HARNESS_DATA"))
                 paths = (Path(directory, spec.file) for directory in directories if directory is not None)
                 file = next((path.resolve() for path in paths if path.is_file()), spec.file)
-                yield PartitionSpec(parts=spec.parts, method=spec.method, file=file)
+                yield PartitionSpec(parts=spec.parts, method=spec.method, file=file, order=spec.order)
             else:
                 message = "missing: method `file` reads the part of each node from a .npy file"
                 self.refuse(("partition", "file"), message, "add `file: NAME.npy`")

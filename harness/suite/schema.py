@@ -53,6 +53,7 @@ LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defau
     "shared": {},
     "model.options": {},
     "partition.options": {},
+    "partition.order": "none",
 }
 
 FEW = 3  # numbers of a method that its trials' labels always name

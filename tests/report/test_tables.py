@@ -139,6 +139,11 @@ def test_a_phase_reaches_its_least_time_over_its_own(sections: dict[str, Section
     assert "full" in labels
     assert not any("graphsage" in label for label in labels)
     assert {row.cells[0].text for row in table.rows if row.cells} == {"50"}
+    assert table.caption.endswith("not in the least ones.")
+    least["least_forward_s"] *= 3
+    table = section_tables(replace(section, frame=frame.assign(**least)))["rates"]
+    assert {row.cells[0].text for row in table.rows if row.cells} == {"150"}
+    assert "Above 100: the machine was slower when its rates were measured" in table.caption
 
 
 def test_memory(sections: dict[str, Section], trials: dict[Key, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from harness.caches import cache_root
 from harness.data.graph import GraphData
-from harness.data.partition import PARTITIONERS, extend_parts, partition_nodes
+from harness.data.partition import PARTITIONERS, extend_parts, node_order, partition_nodes
 from harness.data.partition.files import hash_parts
-from harness.data.partition.view import META, PartitionedGraph, write_induced, write_view
+from harness.data.partition.view import META, Ints, PartitionedGraph, Rows, write_induced, write_view
 from harness.data.prepared import (
     FINGERPRINT_DIGITS,
     Report,
@@ -72,25 +73,30 @@ def ensure_partitioned(
     """
     graph_dir = graph_dir.resolve()
     target = _target(graph_dir, spec, inductive, cache, source)
+    topologies = {"full": graph_dir if spec.order == "none" else target / "full"}
+    if inductive:
+        topologies["train"] = target / "train"
 
     def build(work: Path) -> None:
         start, graph = time.perf_counter(), open_graph(graph_dir)
+        order = None if spec.order == "none" else node_order(graph.indptr, graph.indices, spec)
         if inductive:
-            parts = _inductive_parts(graph, spec, source, work, target)
+            parts = _inductive_parts(graph, spec, source, order, work, target)
         else:
             parts = partition_nodes(graph.indptr, graph.indices, spec, source, train=graph.train_mask)
-        nodes = np.arange(parts.size, dtype=np.int64)
-        view = PartitionedGraph(
-            graph.indptr, graph.indices, nodes, parts, graph.train_mask, spec.parts, inductive, graph_dir, graph.weights
-        )
-        write_view(view, work / "full")
+        nodes: Ints = np.arange(parts.size) if order is None else order
+        rows: Rows = graph.indptr, graph.indices, graph.weights
+        if order is not None:
+            rows = write_induced(graph, nodes, work / "full")
+        of_nodes = nodes, parts[nodes], graph.train_mask[nodes]
+        write_view(PartitionedGraph(*rows, *of_nodes, spec.parts, inductive, topologies["full"]), work / "full")
         seconds = time.perf_counter() - start
         for meta in work.glob(f"*/{META}"):  # for the trials that find them
             write_whole(meta, json.dumps(json.loads(meta.read_text()) | {"seconds": seconds}, indent=1))
 
     made_once(target, f"full/{META}", build, report, check=check)
     # The cache or the graph may have moved since a view was written: its absolute path is kept right.
-    for name, topology in {"full": graph_dir, **({"train": target / "train"} if inductive else {})}.items():
+    for name, topology in topologies.items():
         meta = _read_meta(target / name)
         if meta["topology"] != str(topology):
             with locked(target):
@@ -118,8 +124,9 @@ def find_partitioned(
 
 
 def partition_fingerprint(paths: PartitionPaths) -> str:
-    """Return hex digits that say which part each node of the data set is in."""
-    return content_hash(paths.full, ["parts.npy"], "fingerprint.json")[:FINGERPRINT_DIGITS]
+    """Return hex digits that say which part each node of the data set is in, and the order of a part's rows."""
+    names = ["parts.npy", *(["nodes.npy"] if (paths.full / "indptr.npy").exists() else [])]
+    return content_hash(paths.full, names, "fingerprint.json")[:FINGERPRINT_DIGITS]
 
 
 def export_parts(paths: PartitionPaths, name: str, spec: PartitionSpec, directory: Path) -> None:
@@ -128,7 +135,9 @@ def export_parts(paths: PartitionPaths, name: str, spec: PartitionSpec, director
     In `directory`: `parts.npy`, int32 [N]; `_N.txt`, a number a line, and `partition_meta.json` (DGL's user guide, 7.1,
     "Data Preprocessing"). Raises OSError where they cannot be written.
     """
-    parts = np.load(paths.full / "parts.npy")
+    view, nodes = (np.load(paths.full / f"{name}.npy") for name in ("parts", "nodes"))
+    parts = np.empty_like(view)
+    parts[nodes] = view
     meta = {"graph_name": name, "algo_name": spec.method, "num_parts": spec.parts, "version": "1.0.0"}
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
@@ -159,23 +168,27 @@ def _paths(target: Path, inductive: bool) -> PartitionPaths:
 
 
 def _inductive_parts(
-    graph: GraphData, spec: PartitionSpec, source: PluginSource | None, staging: Path, target: Path
+    graph: GraphData, spec: PartitionSpec, source: PluginSource | None, order: Ints | None, staging: Path, target: Path
 ) -> NDArray[np.int32]:
-    """Write the training view; return the part of every node of the data set."""
-    nodes = np.flatnonzero(graph.train_mask)
+    """Write the training view, its nodes in `order` (int64 [N]); return the part of every node of the data set."""
+    nodes: Ints = np.flatnonzero(graph.train_mask)
     if not nodes.size:
         raise UserError(f"{graph.name} has no training nodes for inductive training", key="inductive")
     directory = staging / "train"
-    indptr, indices, weights = write_induced(graph.indptr, graph.indices, graph.weights, nodes, directory)
+    # Parts are of the graph as it is, so that they are the same in every order.
+    rows = write_induced(graph, nodes, directory if order is None else staging / "as it is")
     if PARTITIONERS.load(spec.method, source).of_all_nodes:
         parts = partition_nodes(graph.indptr, graph.indices, spec, source)
     else:
         placed = np.full(graph.train_mask.size, -1, np.int32)
-        placed[nodes] = partition_nodes(indptr, indices, spec, source)
+        placed[nodes] = partition_nodes(*rows[:2], spec, source)
         parts = extend_parts(graph.indptr, graph.indices, placed, spec)
+    if order is not None:
+        shutil.rmtree(staging / "as it is")
+        nodes = order[graph.train_mask[order]]
+        rows = write_induced(graph, nodes, directory)
     train = np.ones(nodes.size, np.bool_)
-    view = PartitionedGraph(indptr, indices, nodes, parts[nodes], train, spec.parts, True, target / "train", weights)
-    write_view(view, directory)
+    write_view(PartitionedGraph(*rows, nodes, parts[nodes], train, spec.parts, True, target / "train"), directory)
     return parts
 
 
@@ -196,6 +209,8 @@ def _target(
             what["code"] = source.sha256
     if inductive:
         what["inductive"] = spec.balance  # extend_parts balances with every method
+    if spec.order != "none":
+        what["order"] = spec.order, spec.seed if spec.order == "metis" else 0
     what |= {"topology": content_hash(graph_dir, HASHED, HASH_FILE), "format": FORMAT}
     key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
     return (cache or cache_root()).resolve() / "partitions" / key

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from harness.data.graph import compiled
+from harness.data.graph import GraphData, compiled
 from harness.deferred import numpy as np
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ class PartitionedGraph:
     """A graph (all of a data set or its training subgraph) and the part of each of its nodes."""
 
     indptr: Ints  # int64 [n+1]
-    indices: Ints  # int32 or int64 [e], view ids
-    nodes: Ints  # int64 [n] data-set node of each view node, ascending
+    indices: Ints  # int32 or int64 [e], view ids, ascending in each row
+    weights: NDArray[np.float32] | None  # [e]
+    nodes: Ints  # int64 [n] data-set node of each view node
     parts: NDArray[np.int32]  # [n]
     train: Bools  # [n] training nodes
     count: int  # number of parts P
     inductive: bool
     topology: Path  # directory that holds indptr.npy, indices.npy (and weights.npy) of this graph
-    weights: NDArray[np.float32] | None = None  # [e]
 
     def degree(self) -> NDArray[Any]:
         """Entries of each row, int64 [n]; of a weighted graph the sum of their weights, float64 [n]."""
@@ -61,7 +61,7 @@ def write_view(view: PartitionedGraph, directory: Path) -> None:
     for r in range(view.count):
         inner = np.flatnonzero(view.parts == r)
         local[inner] = np.arange(inner.size, dtype=np.int32)
-    np.save(directory / "nodes.npy", view.nodes)
+    np.save(directory / "nodes.npy", view.nodes.astype(np.int64))
     np.save(directory / "parts.npy", view.parts)
     np.save(directory / "local.npy", local)
     rows = [_write_rank(view, r, local, directory / f"rank{r}") for r in range(view.count)]
@@ -144,10 +144,9 @@ def imbalance(sizes: Sequence[float]) -> float:
     return max(sizes) / mean if mean else 1.0
 
 
-def write_induced(
-    indptr: Ints, indices: Ints, weights: NDArray[np.float32] | None, nodes: Ints, directory: Path
-) -> tuple[Ints, Ints, NDArray[np.float32] | None]:
-    """Write and map the CSR (and `weights.npy`) of the renumbered subgraph of `nodes` (ascending)."""
+def write_induced(graph: GraphData, nodes: Ints, directory: Path) -> Rows:
+    """Write and map the CSR (and `weights.npy`) of the subgraph of `nodes`, which are numbered in their order."""
+    indptr, indices, weights = graph.indptr, graph.indices, graph.weights
     directory.mkdir(parents=True, exist_ok=True)
     position: Ints = np.full(indptr.size - 1, -1, indices.dtype)
     position[nodes] = np.arange(nodes.size, dtype=indices.dtype)
@@ -170,6 +169,8 @@ def _pointer(sizes: Ints) -> NDArray[np.int64]:
 
 
 Ints: TypeAlias = "NDArray[np.integer[Any]]"
+Rows: TypeAlias = "tuple[Ints, Ints, NDArray[np.float32] | None]"
+"""A graph's pointers, columns, and weights if it has any."""
 Bools: TypeAlias = "NDArray[np.bool_]"
 Floats: TypeAlias = "NDArray[np.floating[Any]]"
 
@@ -188,19 +189,26 @@ def count_selected(indptr: Ints, indices: Ints, rows: Ints, selected: Bools) -> 
 def induced_rows(
     indptr: Ints, indices: Ints, rows: Ints, position: Ints, out: Ints, weights: Floats, out_weights: Floats
 ) -> None:
-    """Fill `out` with the entries of `rows` that have a `position` (int32 [N], -1 = left out), renumbered.
+    """Fill `out` with the entries of `rows` that have a `position` (int32 [N], -1 = left out), renumbered, ascending.
 
     `out_weights` gets their `weights` [E]; both are empty for a graph without weights.
     """
     w = 0
     for i in rows:
+        start, ascending = w, True
         for e in range(indptr[i], indptr[i + 1]):
             p = position[indices[e]]
             if p >= 0:
+                ascending = ascending and (w == start or out[w - 1] < p)
                 out[w] = p
                 if weights.size:
                     out_weights[w] = weights[e]
                 w += 1
+        if not ascending:
+            order = np.argsort(out[start:w])
+            out[start:w] = out[start:w][order]
+            if weights.size:
+                out_weights[start:w] = out_weights[start:w][order]
 
 
 @compiled

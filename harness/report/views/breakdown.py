@@ -59,7 +59,7 @@ class BreakdownView(ReportView):
 
     def details(self) -> dict[str, Table | None]:
         """Return which share of the machine's rates the phases reach, where those were measured."""
-        section, columns = self.section, dict[str, Cells]()
+        section, columns, above = self.section, dict[str, Cells](), ""
         least = {phase: values_of(section, f"least_{phase}_s") for phase in BOUNDED}
         times = {phase: values_of(section, f"time_{phase}_s") for phase in BOUNDED} | {
             "Epoch": values_of(section, "epoch_time_s")
@@ -72,7 +72,8 @@ class BreakdownView(ReportView):
             shares = {key: 100 * mean / times[phase][key].mean for key, mean in means.items() if mean}
             if shares:
                 columns[f"{phase} (%)"] = number_cells(shares, places=0)
-        title, caption = "Share of the machine's rates", prose("breakdown.rates")
+                above = prose("breakdown.above") if max(shares.values()) > 100 else above
+        title, caption = "Share of the machine's rates", prose("breakdown.rates", above=above)
         among = columns.get("Epoch (%)", {})
         return {"rates": variants_table(section, title, caption, columns, among, absent=Cell())}
 

@@ -57,6 +57,8 @@ def test_key_follows_what_matters_and_nothing_else(graph, tmp_path):
     assert key(method="chunk", seed=1, objective="volume") == key(method="chunk")
     assert key(method="random", objective="volume") == key(method="random")
     assert key(parts=1, method="random") == key(parts=1, seed=9)
+    assert len({key(), key(order="rcm"), key(order="metis")}) == 3
+    assert key(method="chunk", order="rcm", seed=1) == key(method="chunk", order="rcm") != key(method="chunk")
     vector = tmp_path / "v.npy"
     np.save(vector, np.arange(60) % 2)
     one = key(method="file", file=vector)

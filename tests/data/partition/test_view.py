@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from support.small_graphs import Edges, prepared, random_edges
 
 from harness.data.graph import GraphData
-from harness.data.partition.cached import ensure_partitioned, partition_table
+from harness.data.partition import node_order
+from harness.data.partition.cached import ensure_partitioned, export_parts, partition_fingerprint, partition_table
 from harness.data.partition.view import imbalance
 from harness.data.prepared import write_graph
 from harness.spec import PartitionSpec
@@ -122,6 +123,58 @@ def test_inductive_views(tmp_path, method, directed, count):
         assert parts == vector.tolist()
     else:
         assert set(parts) == set(range(count))
+
+
+@pytest.mark.parametrize("order", ["rcm", "metis"])
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("inductive", [False, True])
+def test_ordered_views_have_the_same_parts_of_the_same_graph(tmp_path, monkeypatch, inductive, directed, order):
+    monkeypatch.setattr("harness.data.partition.CLUSTER", 5)
+    n, count = 40, 3
+    edges = random_edges(n, 90, 1, directed=directed)
+    train = sorted(np.random.default_rng(0).permutation(n)[:22].tolist())
+    graph = prepared(tmp_path / "graph", n, edges, train)
+    before, after = (
+        ensure_partitioned(graph, PartitionSpec(parts=count, order=by), inductive=inductive, cache=tmp_path / "cache")
+        for by in ("none", order)
+    )
+    export_parts(before, "g", PartitionSpec(parts=count), tmp_path / "before")
+    export_parts(after, "g", PartitionSpec(parts=count), tmp_path / "after")
+    whole = np.load(tmp_path / "before" / "parts.npy")
+    assert (np.load(tmp_path / "after" / "parts.npy") == whole).all()
+    assert partition_fingerprint(before) != partition_fingerprint(after)
+    for plain, view in {(before.full, after.full), (before.train, after.train)}:
+        known, nodes = np.load(plain / "nodes.npy"), np.load(view / "nodes.npy").tolist()
+        assert sorted(nodes) == known.tolist() != nodes
+        place = {node: at for at, node in enumerate(nodes)}
+        renumbered = {(place[i], place[j]) for i, j in edges if i in place and j in place}
+        check_view(view, renumbered, whole[nodes].tolist(), count, {place[node] for node in train})
+        topology = Path(json.loads((view / "meta.json").read_text())["topology"])
+        rows = np.split(np.load(topology / "indices.npy"), np.load(topology / "indptr.npy")[1:-1])
+        assert [row.tolist() for row in rows] == [sorted(j for i, j in renumbered if i == k) for k in range(len(nodes))]
+        assert partition_table(view) == partition_table(plain)
+
+
+def test_an_order_brings_neighbours_near_each_other():
+    """A ring of 60 cliques of 20 nodes whose numbers are shuffled."""
+    size, number = 20, 60
+    blocks = sp.block_diag([np.ones((size, size)) - np.eye(size)] * number).tolil()
+    for k in range(number):
+        first, last = k * size, ((k + 1) * size) % (size * number)
+        blocks[first, last] = blocks[last, first] = 1
+    shuffled = np.random.default_rng(0).permutation(size * number)
+    graph = blocks.tocsr()[shuffled][:, shuffled].tocoo()
+
+    def distance(order):
+        place = np.empty_like(order)
+        place[order] = np.arange(order.size)
+        return np.median(np.abs(place[graph.row] - place[graph.col]))
+
+    rows = graph.tocsr()
+    rows.sort_indices()
+    assert distance(np.arange(shuffled.size)) > 300
+    for by in ("rcm", "metis"):
+        assert distance(node_order(rows.indptr.astype(np.int64), rows.indices, PartitionSpec(order=by))) < 256
 
 
 @pytest.mark.data
