@@ -110,9 +110,9 @@ def _show_bytes(planned: Sequence[PlannedTrial]) -> None:
     table(["trial", "bytes", *compute, *(link.label for link in LINKS)], rows, title=title)
     if compute:
         typer.echo(
-            "note: compute here: dense products and gathered rows of the whole graph at the rates of `harness doctor "
-            "--bench`, each row read from memory once, to once an edge; not activations, dropout, normalisation, "
-            "imbalance"
+            "note: compute here: dense products and gathered rows of the whole graph at the best rates of `harness "
+            "doctor --bench`, rows read from a cache, to from memory for each edge; not activations, dropout, "
+            "normalisation, imbalance"
         )
     if sources:
         typer.echo(f"note: METIS' boundary as published, not of a partition made here: {'; '.join(sources)}")
