@@ -323,8 +323,9 @@ def _show(
     """Print the table of one partition, keep it in `out`; return its row of the last table."""
     from harness.data.partition.cached import ensure_partitioned, export_parts, partition_seconds, partition_table
     from harness.data.partition.view import imbalance
+    from harness.launch.hardware import capacity
 
-    views = ensure_partitioned(graph, spec, inductive=inductive, source=source)
+    views = ensure_partitioned(graph, spec, inductive=inductive, source=source, room=capacity().machine)
     if out is not None:
         export_parts(views, dataset.name, spec, out)
     *rows, total = partition_table(views.train)

@@ -36,7 +36,7 @@ from harness.data.registry import dataset_info, find_prepared, find_source, gene
 from harness.errors import DataUnavailable, UserError
 from harness.files import RECORD, read_object, size_text
 from harness.launch.group import run_group
-from harness.launch.hardware import cores
+from harness.launch.hardware import capacity, cores
 from harness.launch.namespaces import libc
 from harness.launch.process import placements_of, scratch
 from harness.results.record import Status
@@ -147,7 +147,7 @@ class InputCache:
 
     def make_partition(self, trial: TrialConfig, graph: Path, **options: Any) -> PartitionPaths:
         """Partition a prepared data set, if that is not done yet."""
-        return ensure_partitioned(graph, trial.partition, **_split(trial), **options)
+        return ensure_partitioned(graph, trial.partition, room=capacity().machine, **_split(trial), **options)
 
     def _make(self, trial: TrialConfig, report: Report) -> TrialInputs:
         report = self._make_missing(trial, report, partitioned=True)

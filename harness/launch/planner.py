@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from harness.data.catalog import DatasetInfo, boundary_of
+from harness.data.partition import lacks_room
 from harness.data.partition.cached import partition_table
 from harness.data.registry import dataset_info
 from harness.files import size_text
@@ -179,6 +180,10 @@ class _Planner:
         if record and state == "done" and (changed := changed_code(trial, record)):
             files = ", ".join(file.name for file in changed)
             reason = f"ran other code of {files}; --fresh runs it again"
+        if state == "run" and train is None and not is_inductive(trial):
+            sizes, plugin = (info.nodes, info.edges), trial.plugins.get("partitioner")
+            if problem := lacks_room(trial.partition, *sizes, self.capacity.machine, plugin):
+                reason = "; ".join(problem)
         lacking = shortage(memory, trial.device, self.capacity)
         boundary = sum(part.boundary for part in _parts(info, trial.partition.parts, train)) if train else None
         if known is not None:

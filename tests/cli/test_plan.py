@@ -35,6 +35,20 @@ def test_plan_says_what_does_not_fit_and_of_what_memory_consists(
     assert {"input features", "layers (Eq. 3)", "adjacency", "together"} == set(components)
 
 
+def test_plan_names_partitioners_that_fit_where_metis_does_not(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.launch.executors.local.capacity", lambda: Capacity(4 << 30))
+    large = ["--set", "datasets=[{sbm: {nodes: 5000000}}]", "--set", "seeds=[0]", "--set", "train.inductive=false"]
+    takes = r"metis takes about \S+ GiB for 5,000,000 nodes and \S+ entries"
+    said = f"{takes}, and this machine has 4 GiB; method: kaminpar or stream"
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, "--set", "partition={method: metis, parts: [1, 2]}")
+    rows = [line for line in out.splitlines() if " run " in line]
+    assert {("P=2" in row, re.search(said, row) is not None) for row in rows} == {(True, True), (False, False)}
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, "--set", "partition.method=stream")
+    assert "takes about" not in out
+
+
 def test_plan_says_what_options_come_to_on_the_graph(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The ring has 12 nodes; -1 is meant, and the default is a share of it."""
     for size, whole in (("12", True), ("11", False), ("-1", False)):

@@ -13,6 +13,7 @@ from harness.data.partition.streaming import KaMinParOptions, StreamOptions, kam
 from harness.data.partition.view import Ints, join_neighbours
 from harness.deferred import numpy as np
 from harness.errors import UserError
+from harness.files import size_text
 from harness.registry import Registered, Registry
 from harness.spec import PartitionSpec, PluginSource, Spec
 
@@ -39,6 +40,7 @@ class Partitioner(Registered, ABC, Generic[OptionsT]):
     Options: ClassVar[type[Spec]] = Spec  # its own
     reads: ClassVar[frozenset[str]] = frozenset(("balance", "seed"))
     of_all_nodes: ClassVar[bool] = False
+    memory: ClassVar[tuple[int, int]] = (0, 0)  # about the bytes a node and an entry that `parts` takes
 
     def __init__(self, spec: PartitionSpec, options: OptionsT) -> None:
         self.spec, self.options = spec, options
@@ -63,19 +65,21 @@ def partition_nodes(
     source: PluginSource | None = None,
     *,
     train: NDArray[np.bool_] | None = None,
+    room: int | None = None,
 ) -> NDArray[np.int32]:
     """Return the part of each node, int32 [N] with values 0..P-1; the same for an equal seed.
 
     `indptr` int64 [N+1], `indices` int32 or int64 [E]: CSR with ascending rows, of any direction; METIS
     sees the graph with its reverse edges added. What "balance: edges" equalises is the sum of degree + 1.
     `source`: where the code of the partitioner is, if it is a plugin's. `train`: bool [N], training nodes; None: all.
+    `room`: bytes of this machine's memory, if they are a limit.
 
     No part is empty when N >= P, whatever the graph (isolated nodes, more components than parts, P = N):
     parts that a partitioner leaves empty get one node of low degree each from the largest parts. Only `file`
     may have empty parts, as the user's vector says.
 
-    Raises UserError for P > N, for a `file` that is absent or does not fit, and for a partitioner that gives
-    a node to no part; DataError for a damaged file.
+    Raises UserError for P > N, for a partitioner that takes more than `room`, for a `file` that is absent or does not
+    fit, and for a partitioner that gives a node to no part; DataError for a damaged file.
     """
     n = indptr.size - 1
     found = PARTITIONERS.load(spec.method, source)
@@ -87,11 +91,30 @@ def partition_nodes(
         raise UserError(f"{spec.parts} parts of a graph with {n} nodes", key="partition.parts", fix=f"at most {n}")
     if spec.parts == 1:
         return np.zeros(n, np.int32)
+    if room is not None and (problem := lacks_room(spec, n, indices.size, room, source)):
+        raise UserError(problem[0], key="partition.method", fix=problem[1])
     parts = np.asarray(partitioner.parts(indptr, indices))
     if parts.shape != (n,) or parts.dtype.kind not in "iu" or parts.min() < 0 or parts.max() >= spec.parts:
         what = f"partitioner '{spec.method}' gave no part from 0 to {spec.parts - 1} to each of {n} nodes"
         raise UserError(what, file=None if source is None else source.file, key="partition.method")
     return fill_empty(parts.astype(np.int32), np.diff(indptr), spec.parts)
+
+
+def lacks_room(
+    spec: PartitionSpec, nodes: int, entries: int, room: int, source: PluginSource | None = None
+) -> tuple[str, str] | None:
+    """Return why a graph's partitioner does not fit into `room` bytes, and what does; None if it does."""
+
+    def takes(found: type[Partitioner[Any]]) -> int:
+        return nodes * found.memory[0] + entries * found.memory[1]
+
+    need = takes(PARTITIONERS.load(spec.method, source))
+    if spec.parts == 1 or need <= room:
+        return None
+    others = [found.name for found in (KaMinPar, Stream) if takes(found) <= room]
+    sizes = f"for {nodes:,} nodes and {entries:,} entries, and this machine has {size_text(room)}"
+    why = f"{spec.method} takes about {size_text(need)} {sizes}"
+    return why, f"method: {' or '.join(others)}" if others else "a machine with more memory"
 
 
 def extend_parts(indptr: Ints, indices: Ints, placed: NDArray[np.int32], spec: PartitionSpec) -> NDArray[np.int32]:
@@ -130,15 +153,15 @@ def fill_empty(parts: NDArray[np.int32], degree: Ints, count: int) -> NDArray[np
 CLUSTER = 512  # nodes of a cluster of `node_order`: their rows of 256 float32 fill half of a megabyte
 
 
-def node_order(indptr: Ints, indices: Ints, spec: PartitionSpec) -> Ints:
+def node_order(indptr: Ints, indices: Ints, spec: PartitionSpec, room: int | None = None) -> Ints:
     """Return the nodes in an order in which neighbours are near each other, int64 [N], as `spec.order` says.
 
     `metis`: clusters of about `CLUSTER` nodes, one behind the other; `rcm`: reverse Cuthill-McKee, breadth first.
     """
     n = indptr.size - 1
     if spec.order == "metis":
-        clusters = partition_nodes(indptr, indices, PartitionSpec(parts=max(1, n // CLUSTER), seed=spec.seed))
-        return np.argsort(clusters, kind="stable")
+        own = PartitionSpec(parts=max(1, n // CLUSTER), seed=spec.seed)
+        return np.argsort(partition_nodes(indptr, indices, own, room=room), kind="stable")
     from scipy import sparse
 
     graph = sparse.csr_matrix((np.ones(indices.size, np.int8), indices, indptr), shape=(n, n))
@@ -171,6 +194,7 @@ class Metis(Partitioner[Spec]):
 
     name = "metis"
     reads = frozenset(("objective", "balance", "seed"))
+    memory = (1100, 60)  # docs/design/partitions.md
 
     def parts(self, indptr: Ints, indices: Ints) -> NDArray[np.int32]:
         """See `Partitioner`."""
@@ -237,6 +261,7 @@ class KaMinPar(Partitioner[KaMinParOptions]):
 
     name = "kaminpar"
     Options = KaMinParOptions
+    memory = (0, 18)
 
     def parts(self, indptr: Ints, indices: Ints) -> Ints:
         """See `Partitioner`; KaMinPar sees the graph with its reverse edges added."""
@@ -257,6 +282,7 @@ class Stream(Partitioner[StreamOptions]):
 
     name = "stream"
     Options = StreamOptions
+    memory = (16, 0)
 
     def parts(self, indptr: Ints, indices: Ints) -> Ints:
         """See `Partitioner`."""

@@ -55,6 +55,7 @@ def ensure_partitioned(
     source: PluginSource | None = None,
     check: bool = True,
     report: Report = to_stderr,
+    room: int | None = None,
 ) -> PartitionPaths:
     """Return the views of the prepared graph in `graph_dir` under `spec`, building them if need be.
 
@@ -69,7 +70,8 @@ def ensure_partitioned(
     says. With `method: file` the vector has an entry for every node of the data set and its restriction
     partitions the training subgraph.
 
-    Raises what `partition_nodes` raises, and UserError for inductive training without training nodes.
+    Raises what `partition_nodes` raises (see there for `room`), and UserError for inductive training without training
+    nodes.
     """
     graph_dir = graph_dir.resolve()
     target = _target(graph_dir, spec, inductive, cache, source)
@@ -79,11 +81,11 @@ def ensure_partitioned(
 
     def build(work: Path) -> None:
         start, graph = time.perf_counter(), open_graph(graph_dir)
-        order = None if spec.order == "none" else node_order(graph.indptr, graph.indices, spec)
+        order = None if spec.order == "none" else node_order(graph.indptr, graph.indices, spec, room)
         if inductive:
-            parts = _inductive_parts(graph, spec, source, order, work, target)
+            parts = _inductive_parts(graph, spec, source, room, order, work, target)
         else:
-            parts = partition_nodes(graph.indptr, graph.indices, spec, source, train=graph.train_mask)
+            parts = partition_nodes(graph.indptr, graph.indices, spec, source, train=graph.train_mask, room=room)
         nodes: Ints = np.arange(parts.size) if order is None else order
         rows: Rows = graph.indptr, graph.indices, graph.weights
         if order is not None:
@@ -168,8 +170,9 @@ def _paths(target: Path, inductive: bool) -> PartitionPaths:
 
 
 def _inductive_parts(
-    graph: GraphData, spec: PartitionSpec, source: PluginSource | None, order: Ints | None, staging: Path, target: Path
-) -> NDArray[np.int32]:
+    graph: GraphData, spec: PartitionSpec, source: PluginSource | None, room: int | None, order: Ints | None,
+    staging: Path, target: Path,
+) -> NDArray[np.int32]:  # fmt: skip
     """Write the training view, its nodes in `order` (int64 [N]); return the part of every node of the data set."""
     nodes: Ints = np.flatnonzero(graph.train_mask)
     if not nodes.size:
@@ -181,7 +184,7 @@ def _inductive_parts(
         parts = partition_nodes(graph.indptr, graph.indices, spec, source)
     else:
         placed = np.full(graph.train_mask.size, -1, np.int32)
-        placed[nodes] = partition_nodes(*rows[:2], spec, source)
+        placed[nodes] = partition_nodes(*rows[:2], spec, source, room=room)
         parts = extend_parts(graph.indptr, graph.indices, placed, spec)
     if order is not None:
         shutil.rmtree(staging / "as it is")

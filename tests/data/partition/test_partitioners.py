@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.check.graphs import random_graph
-from harness.data.partition import PARTITIONERS, extend_parts, partition_nodes
+from harness.data.partition import PARTITIONERS, extend_parts, lacks_room, node_order, partition_nodes
 from harness.data.partition.cached import ensure_partitioned, partition_table
 from harness.data.prepared import write_graph
 from harness.errors import DataError, UserError
+from harness.files import size_text
 from harness.spec import PartitionSpec
 
 
@@ -147,6 +148,26 @@ def test_training_nodes_are_those_of_the_graph(tmp_path):
 def test_what_cannot_be_balanced_is_refused(section, message):
     with pytest.raises(ValueError, match=message):
         PartitionSpec(parts=2, **section)
+
+
+def test_metis_is_not_started_on_what_does_not_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr("harness.data.partition.CLUSTER", 20)
+    (indptr, indices), need = ring(100), 1100 * 100 + 60 * 200
+    for count, room in ((2, need), (1, 0), (2, None)):
+        assert partition_nodes(indptr, indices, PartitionSpec(parts=count), room=room).max() == count - 1
+    what = "metis takes about 119.1 KiB for 100 nodes and 200 entries, and this machine has "
+    with pytest.raises(UserError, match=what) as refused:
+        partition_nodes(indptr, indices, PartitionSpec(parts=2), room=need - 1)
+    assert refused.value.fix == "method: kaminpar or stream"
+    for room, fix in ((2_000, "method: stream"), (1_000, "a machine with more memory")):
+        assert lacks_room(PartitionSpec(parts=2), 100, 200, room) == (f"{what}{size_text(room)}", fix)
+    with pytest.raises(UserError, match=what):
+        node_order(indptr, indices, PartitionSpec(order="metis"), room=1)
+    graph = random_graph(0, 40)
+    write_graph(graph, tmp_path / "graph")
+    for inductive in (False, True):
+        with pytest.raises(UserError, match="metis takes about"):
+            ensure_partitioned(tmp_path / "graph", PartitionSpec(parts=2), inductive=inductive, cache=tmp_path, room=1)
 
 
 @pytest.mark.parametrize("n", [7, 100, 101])

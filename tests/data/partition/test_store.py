@@ -115,9 +115,9 @@ def test_found_only_if_there(graph, tmp_path, inductive):
 def _race(graph: Path, cache: Path, start: Any, out: Any) -> None:
     build, built = partition_store.partition_nodes, []
 
-    def counted(*args: Any) -> Any:
+    def counted(*args: Any, **options: Any) -> Any:
         built.append(1)
-        return build(*args)
+        return build(*args, **options)
 
     partition_store.partition_nodes = counted
     start.wait()
