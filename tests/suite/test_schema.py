@@ -57,6 +57,7 @@ def test_an_id_hashes_the_canonical_json_without_later_keys_at_their_default() -
     assert (config["train"].pop("pos_weight"), config["train"].pop("sampled_eval")) == (1, False)
     assert (config["train"].pop("products"), config.pop("data")) == ("auto", None)
     assert config["train"].pop("final_eval") is True
+    assert config["partition"].pop("order") == "none"
     assert config["train"].pop("cores") is None
     assert (config["train"].pop("clip"), config["train"].pop("lr_warmup"), config.pop("shared")) == (None, 0, {})
     assert (config["train"].pop("seconds"), config.pop("tuning")) == (None, None)
