@@ -346,13 +346,13 @@ class Rates(BaseModel):
                 return float(slow ** (1 - share) * fast**share)
         return known[-1][1]
 
-    def seconds(self, work: Work, *, cached: bool = True, product: str = "float32") -> float:
+    def seconds(self, work: Work, *, cached: bool = True, rounded: bool = False) -> float:
         """Return what one thread takes for `work` at these rates.
 
         Rows are read from a core's cache, but those of a matrix beyond `LARGEST_CACHE` from memory the first time; or
-        where they are not `cached`, always. `product`: "float32" or "bfloat16".
+        where they are not `cached`, always. `rounded`: products are of operands rounded to bfloat16.
         """
-        total = work.flops / self.measured[f"product {product}"]
+        total = work.flops / self.measured["product bfloat16" if rounded else "product float32"]
         for width, entries, distinct in work.rows:
             first = distinct if 4 * width * distinct > LARGEST_CACHE else 0
             again = entries - first if cached else 0

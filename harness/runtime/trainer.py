@@ -342,12 +342,11 @@ class Trainer:
         if self.rates is None:
             return least
         threads, measured = self.worker.job.threads, self.rates.measured
-        product = "bfloat16" if self.spec.precision == "bf16" else "float32"
         row, fetched, passes = 4 * self.worker.stored_features.shape[1], 0, [0.0, 0.0]
         for (sizes, flags, inputs), times in Counter(computed).items():
             keys = ("transform_first", "aggregated", "communicates")
             works = self.worker.model.work([BlockSize(*each) for each in sizes], **dict(zip(keys, flags, strict=True)))
-            seconds = [times * self.rates.seconds(work, product=product) for work in works]
+            seconds = [times * self.rates.seconds(work, rounded=self.spec.precision == "bf16") for work in works]
             passes = [total + more for total, more in zip(passes, seconds, strict=True)]
             fetched += times * sizes[0][1] if inputs else 0
         least["least_fetch_s"] = 2 * fetched * row / measured["copy"] / threads  # read and written

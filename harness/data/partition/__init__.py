@@ -112,8 +112,8 @@ def lacks_room(
     if spec.parts == 1 or need <= room:
         return None
     others = [found.name for found in (KaMinPar, Stream) if takes(found) <= room]
-    sizes = f"for {nodes:,} nodes and {entries:,} entries, and this machine has {size_text(room)}"
-    why = f"{spec.method} takes about {size_text(need)} {sizes}"
+    why = f"{spec.method} takes about {size_text(need)} for {nodes:,} nodes and {entries:,} entries"
+    why += f", and this machine has {size_text(room)}"
     return why, f"method: {' or '.join(others)}" if others else "a machine with more memory"
 
 
@@ -161,12 +161,13 @@ def node_order(indptr: Ints, indices: Ints, spec: PartitionSpec, room: int | Non
     n = indptr.size - 1
     if spec.order == "metis":
         own = PartitionSpec(parts=max(1, n // CLUSTER), seed=spec.seed)
-        return np.argsort(partition_nodes(indptr, indices, own, room=room), kind="stable")
+        if room is not None and (problem := lacks_room(own, n, indices.size, room)):
+            raise UserError(problem[0], key="partition.order", fix="order: rcm")
+        return np.argsort(partition_nodes(indptr, indices, own), kind="stable")
     from scipy import sparse
 
     graph = sparse.csr_matrix((np.ones(indices.size, np.int8), indices, indptr), shape=(n, n))
-    order: Ints = sparse.csgraph.reverse_cuthill_mckee(graph).astype(np.int64)
-    return order
+    return np.asarray(sparse.csgraph.reverse_cuthill_mckee(graph), np.int64)
 
 
 UNBALANCED = 2.0  # boundary imbalance above which plan, partition and report warn

@@ -86,10 +86,10 @@ def ensure_partitioned(
             parts = _inductive_parts(graph, spec, source, room, order, work, target)
         else:
             parts = partition_nodes(graph.indptr, graph.indices, spec, source, train=graph.train_mask, room=room)
-        nodes: Ints = np.arange(parts.size) if order is None else order
+        nodes: Ints = np.arange(parts.size)
         rows: Rows = graph.indptr, graph.indices, graph.weights
         if order is not None:
-            rows = write_induced(graph, nodes, work / "full")
+            nodes, rows = order, write_induced(graph, order, work / "full")
         of_nodes = nodes, parts[nodes], graph.train_mask[nodes]
         write_view(PartitionedGraph(*rows, *of_nodes, spec.parts, inductive, topologies["full"]), work / "full")
         seconds = time.perf_counter() - start

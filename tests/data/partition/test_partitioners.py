@@ -161,8 +161,9 @@ def test_metis_is_not_started_on_what_does_not_fit(tmp_path, monkeypatch):
     assert refused.value.fix == "method: kaminpar or stream"
     for room, fix in ((2_000, "method: stream"), (1_000, "a machine with more memory")):
         assert lacks_room(PartitionSpec(parts=2), 100, 200, room) == (f"{what}{size_text(room)}", fix)
-    with pytest.raises(UserError, match=what):
+    with pytest.raises(UserError, match=what) as refused:
         node_order(indptr, indices, PartitionSpec(order="metis"), room=1)
+    assert (refused.value.key, refused.value.fix) == ("partition.order", "order: rcm")
     graph = random_graph(0, 40)
     write_graph(graph, tmp_path / "graph")
     for inductive in (False, True):
