@@ -203,7 +203,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Batches[Key, list[OnDevice
         return {run: [ranks[i] for ranks in by_rank] for i, run in enumerate(runs)}
 
     rest = [run for run in RUNS if run not in QUICK]
-    return Batches(train, QUICK, *([run for run in rest if run[0] == world] for world in (1, 2)))
+    by_world = [[run for run in rest if run[0] == world] for world in (1, 2)]
+    return Batches(train, QUICK, *(runs[k : k + 12] for runs in by_world for k in range(0, len(runs), 12)))
 
 
 def tiers(runs: Iterable[Key]) -> list[Any]:

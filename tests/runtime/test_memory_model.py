@@ -273,7 +273,10 @@ def test_a_rehearsed_method_is_gone_before_the_training(tmp_path: Path) -> None:
     ("threshold", "names", "least"),
     [
         pytest.param(int(DEFAULTS[THRESHOLD]), ["full", "fastgcn"], 0.5, marks=pytest.mark.slow, id="a trial's heap"),
-        pytest.param(OUTSIDE_BYTES, list(TRAINED), 0.65, marks=pytest.mark.slow, id="a heap without holes"),
+        *(
+            pytest.param(OUTSIDE_BYTES, list(TRAINED)[k::4], 0.65, marks=pytest.mark.slow, id=f"no holes, {k + 1} of 4")
+            for k in range(4)
+        ),
     ],
 )
 def test_against_ranks(tmp_path: Path, threshold: int, names: list[str], least: float) -> None:
@@ -291,7 +294,7 @@ def test_against_ranks(tmp_path: Path, threshold: int, names: list[str], least: 
     tiny, large = data(400), data(20_000)
     model, spec = ModelSpec(layers=2, hidden=256, norm="layer"), TrainSpec(epochs=2, threads=1)
     cases = [Case(each, name, TRAINED[name], model, spec) for name in names for each in (tiny, large)]
-    for found in run_ranks(memory_peaks, 2, cases, threshold, timeout_s=500):
+    for found in run_ranks(memory_peaks, 2, cases, threshold, timeout_s=280):
         ratios = {name: modelled / grown for name, (grown, modelled) in zip(names, found[1::2], strict=True)}
         assert {name: ratio for name, ratio in ratios.items() if not least < ratio < 1.4} == {}
 

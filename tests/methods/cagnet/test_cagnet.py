@@ -23,6 +23,8 @@ from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.run_config import TrainSpec
 
+pytestmark = pytest.mark.timeout(500)  # the first test of a number of ranks runs what all of them look at
+
 NODES, FEATURES, HIDDEN, CLASSES, ITEM, EPOCHS = 60, 7, 5, 4, 4, 3
 GRAPHS = {
     "inductive weighted": (random_graph(61, weighted=True), True),
@@ -100,7 +102,7 @@ def by_world(folder: Path) -> Batches[int, list[list[RankOutcome]]]:
                 model = COUNTED_MIXHOP if name == "mixhop" else COUNTED_MODEL
                 cases.append(Case(data, "cagnet", {"replication": BYTES[world], **more}, model, spec))
             cases.append(Case(data, "cagnet", {"replication": BYTES[world]}, COUNTED_GAT, spec))
-        return {world: run_ranks(train, world, cases)}
+        return {world: run_ranks(train, world, cases, timeout_s=400)}
 
     return Batches(run, [2], [3], [4])
 
