@@ -111,8 +111,8 @@ def _show_bytes(planned: Sequence[PlannedTrial]) -> None:
     if compute:
         typer.echo(
             "note: compute here: dense products and gathered rows of the whole graph at the best rates of `harness "
-            "doctor --bench`, rows read from a cache, to from memory for each edge; not activations, dropout, "
-            "normalisation, imbalance"
+            "doctor --bench`, from all rows in a cache (of matrices above 128 MiB but for the first time) to all in "
+            "memory; not activations, dropout, normalisation, imbalance"
         )
     if sources:
         typer.echo(f"note: METIS' boundary as published, not of a partition made here: {'; '.join(sources)}")

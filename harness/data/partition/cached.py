@@ -86,12 +86,13 @@ def ensure_partitioned(
             parts = _inductive_parts(graph, spec, source, room, order, work, target)
         else:
             parts = partition_nodes(graph.indptr, graph.indices, spec, source, train=graph.train_mask, room=room)
-        nodes: Ints = np.arange(parts.size)
+        nodes: Ints = np.arange(parts.size, dtype=np.int64)
         rows: Rows = graph.indptr, graph.indices, graph.weights
-        if order is not None:
-            nodes, rows = order, write_induced(graph, order, work / "full")
-        of_nodes = nodes, parts[nodes], graph.train_mask[nodes]
-        write_view(PartitionedGraph(*rows, *of_nodes, spec.parts, inductive, topologies["full"]), work / "full")
+        train = graph.train_mask
+        if order is not None:  # else nothing is copied
+            rows, nodes, parts, train = write_induced(graph, order, work / "full"), order, parts[order], train[order]
+        view = PartitionedGraph(*rows, nodes, parts, train, spec.parts, inductive, topologies["full"])
+        write_view(view, work / "full")
         seconds = time.perf_counter() - start
         for meta in work.glob(f"*/{META}"):  # for the trials that find them
             write_whole(meta, json.dumps(json.loads(meta.read_text()) | {"seconds": seconds}, indent=1))

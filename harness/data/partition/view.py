@@ -61,7 +61,7 @@ def write_view(view: PartitionedGraph, directory: Path) -> None:
     for r in range(view.count):
         inner = np.flatnonzero(view.parts == r)
         local[inner] = np.arange(inner.size, dtype=np.int32)
-    np.save(directory / "nodes.npy", view.nodes.astype(np.int64))
+    np.save(directory / "nodes.npy", view.nodes.astype(np.int64, copy=False))
     np.save(directory / "parts.npy", view.parts)
     np.save(directory / "local.npy", local)
     rows = [_write_rank(view, r, local, directory / f"rank{r}") for r in range(view.count)]
@@ -169,8 +169,7 @@ def _pointer(sizes: Ints) -> NDArray[np.int64]:
 
 
 Ints: TypeAlias = "NDArray[np.integer[Any]]"
-Rows: TypeAlias = "tuple[Ints, Ints, NDArray[np.float32] | None]"
-"""A graph's pointers, columns, and weights if it has any."""
+Rows: TypeAlias = "tuple[Ints, Ints, NDArray[np.float32] | None]"  # a graph's pointers, columns, weights if any
 Bools: TypeAlias = "NDArray[np.bool_]"
 Floats: TypeAlias = "NDArray[np.floating[Any]]"
 
