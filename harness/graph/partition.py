@@ -62,10 +62,7 @@ class Partition:
 
     def read_structure(self) -> CSR:
         """Read what `structure` is, which nobody else then holds."""
-        names = ["indptr", "indices", *(["weights"] if self.meta["weighted"] else [])]
-        indptr, indices, *weights = (torch.from_numpy(np.array(self._load(name))) for name in names)
-        values = weights[0].to(self._dtype) if weights else None
-        return CSR(indptr, indices, self.num_inner + self.num_boundary, values)
+        return self.edges_of(slice(0, self.num_inner))
 
     @cached_property
     def _edges(self) -> CSR:
@@ -77,14 +74,30 @@ class Partition:
 
     @cached_property
     def _degree(self) -> Tensor:
-        return upload(self._read_degree(self.num_inner + self.num_boundary), self._device)
+        return upload(self.degree_of(slice(0, self.num_inner + self.num_boundary)), self._device)
 
     def inner_degree(self) -> Tensor:
         """Read the degrees of the inner nodes in the whole graph, float [num_inner] on the host."""
-        return self._read_degree(self.num_inner)
+        return self.degree_of(slice(0, self.num_inner))
 
-    def _read_degree(self, count: int) -> Tensor:
-        return torch.from_numpy(self._load("degree")[:count].astype(np.float64)).to(self._dtype)
+    def degree_of(self, sources: slice) -> Tensor:
+        """Read the degrees of some source nodes in the whole graph, float [sources] on the host."""
+        return torch.from_numpy(self._load("degree")[sources].astype(np.float64)).to(self._dtype)
+
+    @property
+    def pointers(self) -> Ints:
+        """Where the inner nodes' rows of `structure` begin, and the last one ends, memory-mapped."""
+        return self._load("indptr")
+
+    def edges_of(self, rows: slice) -> CSR:
+        """Read the in-edges of some inner nodes: some rows of `structure`."""
+        pointers = self.pointers[rows.start : rows.stop + 1].astype(np.int64)
+        entries, start = slice(*pointers[[0, -1]].tolist()), pointers[0]
+        values = None
+        if self.meta["weighted"]:
+            values = torch.from_numpy(np.array(self._load("weights")[entries])).to(self._dtype)
+        indices = torch.from_numpy(np.array(self._load("indices")[entries]))
+        return CSR(torch.from_numpy(pointers - start), indices, self.num_inner + self.num_boundary, values)
 
     @cached_property
     def full_block(self) -> Block:
@@ -236,7 +249,7 @@ class View:
         self, graph: GraphData, view: Path, rank: int, *, engine: str, device: torch.device, dtype: torch.dtype
     ) -> None:
         self.partition = Partition(view, rank, engine=engine, device=device, dtype=dtype)
-        self._graph, self._device, self._dtype = graph, device, dtype
+        self._graph, self._device, self.dtype = graph, device, dtype
         self.nodes: Ints = _mapped(view, "nodes")
         self.owner: NDArray[np.int32] = _mapped(view, "parts")
         self.local_row: NDArray[np.int32] = _mapped(view, "local")
@@ -244,11 +257,11 @@ class View:
 
     def features(self) -> Tensor:
         """Read the features [n_in, F] of the inner nodes from the memory-mapped data set."""
-        return torch.from_numpy(self._graph.features[self._nodes]).to(self._device, self._dtype)
+        return torch.from_numpy(self._graph.features[self._nodes]).to(self._device, self.dtype)
 
     def features_of(self, rows: slice) -> Tensor:
         """Read the features [rows, F] of some inner nodes, on the host."""
-        return torch.from_numpy(self._graph.features[self._nodes[rows]]).to(self._dtype)
+        return torch.from_numpy(self._graph.features[self._nodes[rows]]).to(self.dtype)
 
     @cached_property
     def labels(self) -> Tensor:
@@ -269,7 +282,7 @@ class View:
 
     def _all_labels(self) -> Tensor:
         labels = torch.from_numpy(np.array(self._graph.labels[self._nodes]))
-        return labels.to(self._device, self._dtype if self._graph.multilabel else torch.int64)
+        return labels.to(self._device, self.dtype if self._graph.multilabel else torch.int64)
 
     def trains(self, nodes: Ints) -> NDArray[np.bool_]:
         """Return which nodes of the view are training nodes."""

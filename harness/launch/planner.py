@@ -275,6 +275,7 @@ def estimate(
             torch_engine=uses_torch(spec.spmm, trial.device),
             threads=threads_of(trial),
             evaluation_mib=spec.evaluation_mib,
+            eval_memory=spec.eval_memory,
         )
         for rank in range(parts)
     ]

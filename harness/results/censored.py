@@ -300,7 +300,7 @@ SEEDS = 3
 """Fewest seeds, of both sides, from which epochs to a score are compared: fewer show nothing of how they scatter."""
 _HOW = {
     *("threads", "cores", "spmm", "products", "warmup", "checkpoint", "checksum_every", "evaluation_mib"),
-    *("cuda_graphs", "sampled_eval"),
+    *("cuda_graphs", "eval_memory", "sampled_eval"),
 }
 """Keys of train that say how it is computed or measured, not what is learnt."""
 _KIND = ("method", "plugin", "partition", "network", "device", "timing")

@@ -17,7 +17,7 @@ from harness.models.architecture import Architecture, eq3_values, evaluation_val
 from harness.models.layer import BlockSize
 from harness.runtime.codec import CodecName, row_bytes
 from harness.runtime.evaluation import pieces
-from harness.runtime.run_config import EVALUATION_MIB, MiniBatchOptions, NodeBatchOptions
+from harness.runtime.run_config import EVALUATION_MIB, IN_CHUNKS, MiniBatchOptions, NodeBatchOptions
 from harness.sampling.layerwise import Layers
 from harness.sampling.sample import per_layer
 
@@ -25,8 +25,6 @@ from harness.sampling.sample import per_layer
 Bytes = dict[str, int]
 
 Edges = Literal["drawn", "expected", "any"]
-
-IN_CHUNKS = 4.0  # times `evaluation_mib`, the device memory of a `ChunkedEvaluation`: 3.0 was the most measured
 
 
 @dataclass(frozen=True)
@@ -160,6 +158,7 @@ class MemoryCase:
     torch_engine: bool = False  # SpMM by torch, which keeps 4-byte pointers of its own, and values where there are none
     threads: int = 1  # of the rank; as many batches are drawn at a time
     evaluation_mib: float = EVALUATION_MIB  # of boundary rows that an evaluation receives at once
+    eval_memory: int | None = None  # of a chunked evaluation at most, in bytes; None: it has all inner nodes at once
     most_edges: Callable[[int], int] | None = None  # of so many rows of the graph, where it is there to be read
 
     def full_graph(
@@ -366,14 +365,18 @@ class MemoryCase:
         """Return the memory of an evaluation beyond the training that it interrupts, whose layers are free by then.
 
         It receives boundary rows piece by piece (`WholeBlock`), and reads all edges anew unless they are `stored`.
-        `in_chunks`: the device has some rows and edges at a time (`ChunkedEvaluation`), and the labels of all splits.
+        `in_chunks`: the device has some rows and edges at a time (`ChunkedEvaluation`), and the labels of all splits,
+        as with `eval_memory`.
         """
         part = self.evaluated
         if part is None:
             return {}
-        if in_chunks:
-            at_once = min(round(IN_CHUNKS * self.evaluation_mib * 2**20), self.evaluation_values * self.itemsize)
-            return {"evaluation": max(0, at_once - training * self.itemsize) + self._labels(part.inner)}
+        if in_chunks or self.eval_memory is not None:
+            most = round(IN_CHUNKS * self.evaluation_mib * 2**20) if self.eval_memory is None else self.eval_memory
+            at_once = min(most, self.evaluation_values * self.itemsize)
+            # On the host: where boundary rows go, and the tile and column of each source.
+            index = 0 if self.cuda else 24 * part.boundary + 8 * (part.inner + part.boundary)
+            return {"evaluation": max(0, at_once - training * self.itemsize) + self._labels(part.inner) + index}
         own = 0 if stored and self._pieces(part) == 1 else self.matrices(part.block, transposed=False)
         labels = self._labels(part.inner) if self.inductive else 0
         return {"evaluation": max(0, self.evaluation_values - training) * self.itemsize + own + labels}

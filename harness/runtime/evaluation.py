@@ -1,22 +1,28 @@
 """Exact evaluation over all ranks: all edges, all boundary rows, some of them at a time.
 
-Where the device holds neither a rank's features nor its edges it is a chunked evaluation: some rows of a layer at a
-time (docs/design/partitions.md).
+Where the device holds neither a rank's features nor its edges, or where `train.eval_memory` bounds it, it is a chunked
+evaluation: some rows of a layer at a time (docs/design/partitions.md).
 """
 
 from __future__ import annotations
 
 import copy
+import errno
 import math
+import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.deferred import numpy as np
 from harness.deferred import torch
+from harness.errors import UserError
+from harness.files import size_text
 from harness.graph.attention import Edges, Sums, by_head
 from harness.graph.block import Block
-from harness.graph.csr import CSR
+from harness.graph.csr import CSR, Ints
 from harness.graph.devices import upload
 from harness.graph.partition import SPLITS, Halo, Partition, View
 from harness.runtime.comm import Communicator
@@ -173,14 +179,13 @@ class Asked(Exception):  # noqa: N818 - no error: it ends the run of a layer who
 
 
 class RowChunk(Block):
-    """All in-edges of some inner nodes in a row, whose source rows wait in the host's memory.
+    """All in-edges of some inner nodes in a row, whose source rows wait in the host's memory or in a file.
 
     Aggregations are given the rows of these nodes alone, as a `WholeBlock`'s are those of all inner nodes.
 
     Args:
-        rows: the inner nodes.
-        degree: float [inner nodes], on the host.
-        tiles: the edges into all inner nodes by pieces of the columns, on the host, and each piece's first column.
+        degree: float [rows], on the host.
+        tiles: the edges into the rows by pieces of the columns, on the host, and each piece's first column.
         sources: [inner and boundary nodes, width], on the host, what all chunks' aggregations were given; None: it is
             not known yet, and an aggregation raises `Asked`.
     """
@@ -188,16 +193,16 @@ class RowChunk(Block):
     communicates = True
 
     def __init__(
-        self, rows: slice, degree: Tensor, tiles: Sequence[tuple[CSR, int]], sources: Tensor | None, *,
+        self, degree: Tensor, tiles: Sequence[tuple[CSR, int]], sources: Tensor | None, *,
         device: torch.device, engine: str,
     ) -> None:  # fmt: skip
         nothing = CSR(
-            torch.zeros(rows.stop - rows.start + 1, dtype=torch.int64, device=device),
+            torch.zeros(degree.numel() + 1, dtype=torch.int64, device=device),
             torch.empty(0, dtype=torch.int32, device=device),
             0,
         )
-        self._rows, self._tiles, self._sources, self._device = rows, tiles, sources, device
-        super().__init__(nothing, upload(degree[rows], device), engine=engine)
+        self._tiles, self._sources, self._device = tiles, sources, device
+        super().__init__(nothing, upload(degree, device), engine=engine)
 
     @property
     def num_src(self) -> int:
@@ -220,70 +225,67 @@ class RowChunk(Block):
         return sums
 
     def _read(self, given: Tensor) -> Iterator[tuple[CSR, Tensor]]:
-        """Yield the chunk's part of each tile and the tile's source rows, on the device."""
+        """Yield each tile and its source rows, on the device."""
         if self._sources is None:
             raise Asked(given)
         for matrix, first in self._tiles:
-            start, stop = (int(matrix.indptr[at]) for at in (self._rows.start, self._rows.stop))
-            own = CSR(
-                matrix.indptr[self._rows.start : self._rows.stop + 1] - start,
-                matrix.indices[start:stop],
-                matrix.num_cols,
-                None if matrix.values is None else matrix.values[start:stop],
-            )
-            yield own.to(self._device), upload(self._sources[first : first + matrix.num_cols], self._device)
+            yield matrix.to(self._device), upload(self._sources[first : first + matrix.num_cols], self._device)
 
 
 class ChunkedEvaluation:
-    """A rank's rows of a layer, on the host, and the chunks in which a device computes the next ones.
+    """Chunks in which a device computes a rank's rows of a layer, which wait on the host for the next one.
 
     A chunk's rows, its edges in a tile, and a tile's source rows take at most `limit_mib` each, but for a node
     with more edges than that; so do the boundary rows that a rank receives at once. Every rank must make one.
+
+    Args:
+        model: the replica.
+        view: the rank's part of the graph; edges and features are read from its memory-mapped files by chunk.
+        comm: the ranks' communicator.
+        limit_mib: see above.
+        files: where the rows of layers wait in files without a name; None: in memory.
     """
 
-    def __init__(self, model: GNN, view: View, comm: Communicator, limit_mib: float) -> None:
-        self._model, self._view, self._comm = model, view, comm
+    def __init__(self, model: GNN, view: View, comm: Communicator, limit_mib: float, files: Path | None = None) -> None:
+        self._model, self._view, self._comm, self._files = model, view, comm, files
         partition = view.partition
-        self._structure, self._degree = partition.read_structure(), partition.inner_degree()
-        limit, value = limit_mib * 2**20, self._degree.itemsize
+        limit, value = limit_mib * 2**20, view.dtype.itemsize
         width = max(model.widest_evaluated, *map(max, (*model.widths, *model.linear_widths)))
-        edge = 4 + (0 if self._structure.values is None else value)
-        self._bounds = bounds(self._structure.indptr, int(limit / (width * value)), int(limit / edge))
-        self._tiles = tiles(self._structure, max(1, int(limit / (model.widest_evaluated * value))))
+        edge = 4 + (value if partition.meta["weighted"] else 0)
+        self._bounds = bounds(partition.pointers, int(limit / (width * value)), int(limit / edge))
+        self._columns = max(1, int(limit / (model.widest_evaluated * value)))
         boundary = max(row["boundary"] for row in partition.meta["table"][: partition.parts])
         self._shares = partition.shares(pieces(boundary, model.widest_evaluated * value, limit_mib))
 
-    def logits(self) -> Tensor:
-        """Return the logits [inner nodes, classes], on the host; every rank must call."""
-        model, x = self._model, None
-        for index in range(model.spec.layers):
-            sources = [self._sources(index, x, [])]
-            while len(sources) < model.hops:
+    def logits(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield chunks of inner rows and their logits [rows, classes], on the device; every rank must call."""
+        model, x, layers = self._model, None, self._model.spec.layers + self._model.spec.linear_layers
+        for index in range(layers):
+            sources: list[Tensor] = []
+            while index < model.spec.layers and len(sources) < model.hops:
                 sources.append(self._sources(index, x, sources))
-            x = self._layer(index, x, sources)
-        for index in range(model.spec.layers, model.spec.layers + model.spec.linear_layers):
-            x = self._layer(index, x, [])
-        assert x is not None
-        return x
+            chunks = ((rows, self._run(index, x, rows, sources)) for rows in self._bounds)
+            if index == layers - 1:
+                yield from chunks
+            else:
+                x = self._kept(chunks, self._view.partition.num_inner)
 
-    def _layer(self, index: int, x: Tensor | None, sources: Sequence[Tensor]) -> Tensor:
-        """Return the rows behind the layer `index`, of its input and of what each hop's aggregation reads."""
-        return torch.cat([self._run(index, x, rows, sources).cpu() for rows in self._bounds])
+    def _kept(self, chunks: Iterator[tuple[slice, Tensor]], count: int) -> Tensor:
+        """Return `count` rows on the host, with the chunks at theirs."""
+        found: Tensor | None = None
+        for rows, given in chunks:
+            if found is None:
+                found = waiting(count, given, self._files)
+            found[rows] = given.cpu()
+            del given
+        assert found is not None
+        return found
 
     def _sources(self, index: int, x: Tensor | None, known: Sequence[Tensor]) -> Tensor:
         """Return what the aggregations of the hop behind those `known` read; every rank must call."""
-        partition, found = self._view.partition, None
-        for rows in self._bounds:
-            try:
-                self._run(index, x, rows, [*known, None])
-            except Asked as asked:
-                given = asked.rows.cpu()
-            else:
-                raise RuntimeError(f"{self._model.spec.name}: a layer has not aggregated on the block of a hop")
-            if found is None:
-                found = given.new_empty((partition.num_inner + partition.num_boundary, given.shape[1]))
-            found[rows] = given
-        assert found is not None
+        partition = self._view.partition
+        asked = ((rows, self._asked(index, x, rows, known)) for rows in self._bounds)
+        found = self._kept(asked, partition.num_inner + partition.num_boundary)
         comm, block = self._comm, index * self._model.hops + len(known)
         for positions, halo in self._shares if comm.world > 1 else ():
             rows_received = comm.exchange_rows(
@@ -298,20 +300,51 @@ class ChunkedEvaluation:
             found[partition.num_inner + torch.from_numpy(positions)] = rows_received.cpu()
         return found
 
+    def _asked(self, index: int, x: Tensor | None, rows: slice, known: Sequence[Tensor]) -> Tensor:
+        """Return what a chunk's layer gives to the aggregation of the hop behind those `known`."""
+        try:
+            self._run(index, x, rows, [*known, None])
+        except Asked as asked:
+            return asked.rows
+        raise RuntimeError(f"{self._model.spec.name}: a layer has not aggregated on the block of a hop")
+
     def _run(self, index: int, x: Tensor | None, rows: slice, sources: Sequence[Tensor | None]) -> Tensor:
-        device, engine = self._comm.device, self._view.partition.engine
+        partition, device = self._view.partition, self._comm.device
         own = self._view.features_of(rows) if x is None else x[rows]
         missing = [None] * (self._model.hops - len(sources)) if index < self._model.spec.layers else []
+        read = [each for each in sources if each is not None]
+        edges = tiles(partition.edges_of(rows), self._columns) if read else []
+        degree = partition.degree_of(rows)
         blocks = [
-            RowChunk(rows, self._degree, self._tiles, each, device=device, engine=engine)
-            for each in [*sources, *missing]
+            RowChunk(degree, edges, each, device=device, engine=partition.engine) for each in [*sources, *missing]
         ]
         return self._model.behind(index, upload(own, device), blocks, transform_first=True)
 
 
-def bounds(indptr: Tensor, most_rows: int, most_edges: int) -> list[slice]:
+def waiting(count: int, like: Tensor, files: Path | None) -> Tensor:
+    """Return so many rows as wide as those of `like`, on the host, in a file without a name if it has a directory.
+
+    Raises:
+        UserError: the disk is full.
+    """
+    if files is None:
+        return torch.empty((count, like.shape[1]), dtype=like.dtype)
+    size = max(1, count * like.shape[1]) * like.itemsize
+    with tempfile.TemporaryFile(dir=files) as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)  # to write to a full disk's page would end the process
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            what = f"has no {size_text(size)} free for the rows of a layer in an evaluation"
+            raise UserError(what, file=files, fix="set TMPDIR to a directory on a larger disk") from None
+        mapped = np.memmap(file, np.uint8, "r+", shape=(size,))
+    return torch.from_numpy(mapped).view(like.dtype)[: count * like.shape[1]].view(count, like.shape[1])
+
+
+def bounds(pointers: Ints, most_rows: int, most_edges: int) -> list[slice]:
     """Return rows in chunks of so many rows and edges at most, but of one row at least; an empty one of no rows."""
-    pointers, found, start = indptr.numpy(), list[slice](), 0
+    found, start = list[slice](), 0
     last = pointers.size - 1
     while start < last or not found:
         by_edges = int(np.searchsorted(pointers, pointers[start] + most_edges, side="right")) - 1
@@ -332,13 +365,21 @@ def tiles(structure: CSR, columns: int) -> list[tuple[CSR, int]]:
 
 
 def evaluate_in_chunks(
-    model: GNN, view: View, comm: Communicator, limit_mib: float = EVALUATION_MIB, splits: Sequence[str] = SPLITS
-) -> dict[str, float | None]:
-    """Return the scores of `evaluate`, within rounding; features, edges and rows of layers wait on the host.
+    model: GNN, view: View, comm: Communicator, limit_mib: float = EVALUATION_MIB, splits: Sequence[str] = SPLITS,
+    files: Path | None = None,
+) -> dict[str, float | None]:  # fmt: skip
+    """Return the scores of `evaluate`, within rounding; rows of layers wait on the host, or in `files`.
 
     The same bytes are sent. Every rank must call.
     """
     with inference(model, comm):
-        logits, labels = ChunkedEvaluation(model, view, comm, limit_mib).logits(), view.scored_labels()
-        counts = [score_counts(logits[view.rows[split].cpu()], labels[split].cpu()) for split in splits]
-        return scores_of_all(splits, [upload(each, comm.device) for each in counts], comm)
+        counts: dict[str, Tensor] = {}
+        labels = view.scored_labels()
+        for chunk, logits in ChunkedEvaluation(model, view, comm, limit_mib, files).logits():
+            for split in splits:
+                rows = view.rows[split]
+                first, last = torch.searchsorted(rows, rows.new_tensor([chunk.start, chunk.stop])).tolist()
+                own = score_counts(logits[rows[first:last] - chunk.start], labels[split][first:last])
+                counts[split] = counts[split] + own if split in counts else own
+            del logits
+        return scores_of_all(splits, [counts[split] for split in splits], comm)

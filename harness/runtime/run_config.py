@@ -7,7 +7,7 @@ import re
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AwareDatetime, BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
 
 from harness.models.layer import ModelSpec, Products, Work
 from harness.runtime.codec import CodecName
@@ -18,6 +18,7 @@ Timing = Literal["plain", "breakdown", "wall", "off"]
 IN_PHASES: frozenset[Timing] = frozenset(("plain", "breakdown"))
 TrafficMode = Literal["count", "verify"]
 EVALUATION_MIB = 64.0  # default of `train.evaluation_mib`
+IN_CHUNKS = 4.0  # times `chunk_mib`, the memory of a chunked evaluation: 3.0 was the most measured
 CHECKPOINT = "10 min"  # default of `train.checkpoint`
 _CHECKPOINT = re.compile(r"off|([1-9]\d*) epochs?|(\d+(?:\.\d+)?) min")
 CachePolicy = Literal["none", "random", "degree", "inclusion"]
@@ -239,6 +240,13 @@ class TrainSpec(Spec):
         exclude_if=lambda mib: bool(mib == EVALUATION_MIB),
         description="MiB of boundary rows that a rank receives at once in exact evaluations and in `precompute`",
     )
+    eval_memory: ByteSize | None = Field(
+        None,
+        gt=0,
+        exclude_if=lambda size: size is None,
+        description="memory that a rank's exact evaluation takes at most, e.g. `2GiB`: it then goes through the nodes "
+        "chunk by chunk, and rows of layers wait in files; default: all of a rank's nodes at once",
+    )
     cuda_graphs: bool = Field(
         False,
         exclude_if=lambda captured: not captured,
@@ -293,6 +301,11 @@ class TrainSpec(Spec):
         """Return whether an evaluation follows `epoch`, counted from 0."""
         due = self.eval_every > 0 and (epoch + 1) % self.eval_every == 0
         return due or (self.final_eval and epoch + 1 == self.epochs)
+
+    @property
+    def chunk_mib(self) -> float:
+        """MiB that a chunked evaluation has of each thing at once."""
+        return self.evaluation_mib if self.eval_memory is None else self.eval_memory / IN_CHUNKS / 2**20
 
     @property
     def stored(self) -> Literal["float32", "float64"]:

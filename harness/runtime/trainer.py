@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import hashlib
 import math
+import os
 import time
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.deferred import torch
@@ -422,8 +424,13 @@ class Trainer:
     def scores(self) -> dict[str, float | None]:
         """Return the exact score of each split; every rank must call."""
         worker = self.worker
-        exact = evaluate_in_chunks if worker.device.type != "cpu" and self.method.reads_from_host else evaluate
-        return exact(worker.model, worker.eval_view, worker.comm, self.spec.evaluation_mib, self.splits)
+        given, bounded = (worker.model, worker.eval_view, worker.comm), self.spec.eval_memory is not None
+        if bounded or (worker.device.type != "cpu" and self.method.reads_from_host):
+            # Not in a directory for temporary files that was not named: that is often memory.
+            files = Path(os.environ.get("TMPDIR") or worker.eval_view.partition.view) if bounded else None
+            with outside_heap():
+                return evaluate_in_chunks(*given, self.spec.chunk_mib, self.splits, files)
+        return evaluate(*given, self.spec.evaluation_mib, self.splits)
 
     def check_replicas(self, epoch: int) -> str:
         """Compare a checksum of the weights across ranks; returns it.

@@ -35,6 +35,24 @@ def test_plan_says_what_does_not_fit_and_of_what_memory_consists(
     assert {"input features", "layers (Eq. 3)", "adjacency", "together"} == set(components)
 
 
+def test_plan_names_the_bound_of_an_evaluation_that_does_not_fit(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.launch.executors.local.capacity", lambda: Capacity(4 << 30))
+    asked = ["--set", "datasets=[reddit]", "--set", "seeds=[0]", "--set", "partition.parts=[2]"]
+    asked += ["--set", "methods=[{graphsage: {batch_size: 64, fanouts: 2}}]", "--set", "model.hidden=2048"]
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", *asked)
+    assert re.search(
+        r"this machine has 4 GiB; without the exact evaluation it fits: bound that by `train.eval_memory`", out
+    )
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", *asked, "--set", "train.eval_memory=512MiB")
+    assert "may not fit" not in out
+    assert "eval_memory" not in out
+    code, _, error = harness(capsys, "plan", "tiny.yaml", *asked, "--set", "train.eval_memory=much")
+    assert code == 2
+    assert re.search(r"train\.eval_memory.*much", error)
+
+
 def test_plan_names_partitioners_that_fit_where_metis_does_not(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from support.evaluations import in_strips, most_on_device
+from support.evaluations import in_strips, most_of_process, most_on_device
 from support.ranks import run_ranks
 from support.tiers import tiered
 
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case
+from harness.errors import UserError
 from harness.graph.csr import CSR
 from harness.models.layer import ModelSpec
-from harness.runtime.cost_models import IN_CHUNKS
-from harness.runtime.evaluation import bounds, tiles
-from harness.runtime.run_config import TrainSpec
+from harness.runtime.evaluation import bounds, tiles, waiting
+from harness.runtime.run_config import IN_CHUNKS, TrainSpec
 
 WORLD, NODES = 2, 60
 MODELS = [
@@ -60,12 +62,37 @@ def test_nothing_of_the_size_of_the_graph_is_on_the_device(tmp_path: Path) -> No
         assert scores["strips"] == scores["whole"] == scores["cpu"]
 
 
+@pytest.mark.slow
+def test_rows_beyond_the_bound_wait_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 nodes of 3 layers of 512 values: 20 MB a layer and rank, and as much received; 4 MiB may be in memory."""
+    monkeypatch.delenv("TMPDIR", raising=False)
+    graph = random_graph(97, 20_000, degree=4, features=64)
+    data = on_disk(graph, np.arange(20_000) * 2 // 20_000, 2, False, tmp_path)
+    model = ModelSpec(name="sage", layers=3, hidden=512, dropout=0, norm="none")
+    spec = TrainSpec(epochs=1, threads=1, eval_memory="4MiB")
+    case = Case(data, "graphsage", HOST, model, spec)
+    for (bounded, whole), (bounded_scores, scores) in run_ranks(most_of_process, 2, case):
+        assert bounded < 20 << 20 < whole / 4  # the heap's holes are in it
+        assert scores == bounded_scores
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(UserError, match="has no 4 KiB free for the rows of a layer") as caught:
+        waiting(8, torch.zeros(2, 128), tmp_path)
+    assert caught.value.file == tmp_path
+    assert "TMPDIR" in str(caught.value)
+
+
 def test_strips_have_so_many_rows_and_edges() -> None:
-    indptr = torch.tensor([0, 2, 3, 3, 13, 14, 15])
+    indptr = np.array([0, 2, 3, 3, 13, 14, 15])
     assert bounds(indptr, 10, 4) == [slice(0, 3), slice(3, 4), slice(4, 6)]  # the fourth node has more by itself
     assert bounds(indptr, 2, 100) == [slice(0, 2), slice(2, 4), slice(4, 6)]
     assert bounds(indptr, 0, 0) == [slice(i, i + 1) for i in range(6)]
-    assert bounds(torch.tensor([0]), 5, 5) == [slice(0, 0)]
+    assert bounds(np.array([0]), 5, 5) == [slice(0, 0)]
 
 
 def test_tiles_are_the_columns_of_the_matrix() -> None:

@@ -84,7 +84,7 @@ def test_the_directory_is_that_of_the_file(write, tmp_path: Path) -> None:
         (PLAIN + "model: {hiden: 3}\n", "s.yaml:4: model.hiden: unknown key (did you mean 'hidden'?)"),
         (PLAIN + "partitions: 3\n", "s.yaml:4: partitions: unknown key (did you mean 'partition'?)"),
         (PLAIN + "train: {zzz: 1}\n", "s.yaml:4: train.zzz: unknown key (known: checkpoint, checksum_every, clip, "
-         "cores, cuda_graphs, epochs, eval_every, "
+         "cores, cuda_graphs, epochs, eval_every, eval_memory, "
          "evaluation_mib, final_eval, inductive, lr, lr_warmup, optimizer, "
          "optimizer_options, patience, pos_weight, precision, products, sampled_eval, schedule, schedule_options, "
          "seconds, spmm, stop_at_target, target, threads, warmup, weight_decay)"),

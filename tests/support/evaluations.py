@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -14,6 +17,7 @@ from torch import Tensor
 
 from harness.check.training import Case
 from harness.runtime.comm import Communicator
+from harness.runtime.counters import THRESHOLD, trim_heap
 from harness.runtime.evaluation import ChunkedEvaluation, WholeBlock, evaluate, evaluate_in_chunks, inference
 
 
@@ -115,11 +119,50 @@ def in_strips(
         for limit in limits:
             with inference(model, comm):
                 strips = ChunkedEvaluation(model, view, comm, limit)
-                logits = strips.logits()
+                chunks = list(strips.logits())
+                logits = torch.cat([rows for _, rows in chunks])
+                assert [chunk.stop for chunk, _ in chunks[:-1]] == [chunk.start for chunk, _ in chunks[1:]]
+                filed = ChunkedEvaluation(model, view, comm, limit, view.partition.view)
+                assert torch.equal(torch.cat([rows for _, rows in filed.logits()]), logits)
             scores = evaluate(model, view, comm), evaluate_in_chunks(model, view, comm, limit)
-            own.append((whole.numpy(), logits.numpy(), *scores, len(strips._bounds), len(strips._tiles)))
+            sources = view.partition.num_inner + view.partition.num_boundary
+            own.append((whole.numpy(), logits.numpy(), *scores, len(chunks), -(-sources // strips._columns)))
         found.append(own)
     return found
+
+
+def most_of_process(rank: int, world: int, case: Case) -> tuple[list[int], list[dict[str, float | None]]]:
+    """Return the most bytes of this process's own memory in an evaluation, bounded and whole, beyond those before."""
+    found, scores = [], []
+    for bound in (case.train.eval_memory, None):  # a whole one leaves a heap full of holes
+        spec = case.train.model_copy(update={"eval_memory": bound})
+        trainer = replace(case, train=spec).trainer(rank, world)
+        trainer.worker.view.scored_labels()
+        assert trainer.worker.features is not None  # what training holds is there before
+        trainer.scores()
+        gc.collect()
+        trim_heap()
+        before, most, ended = own_memory(), [0], threading.Event()
+
+        def watch(most: list[int] = most, ended: threading.Event = ended) -> None:
+            while not ended.wait(5e-4):
+                most[0] = max(most[0], own_memory())
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        with mock.patch.dict(os.environ, {THRESHOLD: str(32 << 20)}):  # as a rank of a trial has it
+            scores.append(trainer.scores())
+        ended.set()
+        thread.join()
+        found.append(most[0] - before)
+        del trainer
+    return found, scores
+
+
+def own_memory() -> int:
+    """Return the resident bytes of this process that no file has."""
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("RssAnon"))
+    return int(line.split()[1]) * 1024
 
 
 def most_on_device(
