@@ -6,6 +6,7 @@ import gc
 import hashlib
 import math
 import os
+import tempfile
 import time
 from collections import Counter
 from contextlib import nullcontext
@@ -426,11 +427,16 @@ class Trainer:
         worker = self.worker
         given, bounded = (worker.model, worker.eval_view, worker.comm), self.spec.eval_memory is not None
         if bounded or (worker.device.type != "cpu" and self.method.reads_from_host):
-            # Not in a directory for temporary files that was not named: that is often memory.
-            files = Path(os.environ.get("TMPDIR") or worker.eval_view.partition.view) if bounded else None
             with outside_heap():
+                files = self._files() if bounded else None
                 return evaluate_in_chunks(*given, self.spec.chunk_mib, self.splits, files)
         return evaluate(*given, self.spec.evaluation_mib, self.splits)
+
+    def _files(self) -> Path:
+        """Return where rows of layers may wait in files."""
+        # A directory for temporary files that nobody named is often memory.
+        place = self.worker.eval_view.partition.view
+        return Path(os.environ.get("TMPDIR") or (place if os.access(place, os.W_OK) else tempfile.gettempdir()))
 
     def check_replicas(self, epoch: int) -> str:
         """Compare a checksum of the weights across ranks; returns it.
