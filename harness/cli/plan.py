@@ -170,8 +170,7 @@ def _cells(planned: PlannedTrial) -> tuple[str | None, ...]:
     if lacking is not None:
         needed, available = bytes_text(lacking.needed), bytes_text(lacking.available)
         fits = f"may not fit: needs up to {needed}, {lacking.where} has {available}"
-        evaluated = sum(rank.get("evaluation", 0) for rank in planned.memory)
-        if planned.trial.train.eval_memory is None and lacking.needed - evaluated < lacking.available:
+        if lacking.by_evaluation and planned.trial.train.eval_memory is None:
             fits += "; without the exact evaluation it fits: bound that by `train.eval_memory`"
     size = bytes_text(total(planned.largest)) if planned.largest else "not known"
     return planned.trial.id, state, planned.trial.label, size, fits, planned.reason

@@ -57,6 +57,7 @@ class Shortage:
     needed: int
     available: int
     where: str
+    by_evaluation: bool = False  # all else would fit
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ class _Planner:
             sizes, plugin = (info.nodes, info.edges), trial.plugins.get("partitioner")
             if problem := lacks_room(trial.partition, *sizes, self.capacity.machine, plugin):
                 reason = "; ".join(problem)
-        lacking = shortage(memory, trial.device, self.capacity)
+        lacking = self._lacking(trial, memory)
         boundary = sum(part.boundary for part in _parts(info, trial.partition.parts, train)) if train else None
         if known is not None:
             boundary = round(known[0] * info.nodes)
@@ -192,6 +193,11 @@ class _Planner:
             trial, state, reason, command, status, memory, info, lacking, said, train,
             sent(trial, info, model, boundary), known[2] if known else "",
         )  # fmt: skip
+
+    def _lacking(self, trial: TrialConfig, memory: Sequence[Components]) -> Shortage | None:
+        found = shortage(memory, trial.device, self.capacity)
+        rest = [{name: size for name, size in rank.items() if name != "evaluation"} for rank in memory]
+        return found and replace(found, by_evaluation=shortage(rest, trial.device, self.capacity) is None)
 
     def _state(self, trial: TrialConfig, status: str | None) -> tuple[State, str | None, str | None]:
         if is_done(status, self.options):

@@ -332,7 +332,8 @@ def waiting(count: int, like: Tensor, files: Path | None) -> Tensor:
     size = max(1, count * like.shape[1]) * like.itemsize
     with tempfile.TemporaryFile(dir=files) as file:
         try:
-            os.posix_fallocate(file.fileno(), 0, size)  # to write to a full disk's page would end the process
+            if hasattr(os, "posix_fallocate"):  # to write to a full disk's page would end the process
+                os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise

@@ -48,6 +48,10 @@ def test_plan_names_the_bound_of_an_evaluation_that_does_not_fit(
     _, out, _ = harness(capsys, "plan", "tiny.yaml", *asked, "--set", "train.eval_memory=512MiB")
     assert "may not fit" not in out
     assert "eval_memory" not in out
+    monkeypatch.setattr("harness.launch.executors.local.capacity", lambda: Capacity(1 << 28))
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", *asked)
+    assert "may not fit" in out
+    assert "eval_memory" not in out
     code, _, error = harness(capsys, "plan", "tiny.yaml", *asked, "--set", "train.eval_memory=much")
     assert code == 2
     assert re.search(r"train\.eval_memory.*much", error)
