@@ -253,7 +253,8 @@ class ChunkedEvaluation:
         width = max(model.widest_evaluated, *map(max, (*model.widths, *model.linear_widths)))
         edge = 4 + (value if partition.meta["weighted"] else 0)
         self._bounds = bounds(partition.pointers, int(limit / (width * value)), int(limit / edge))
-        self._columns = max(1, int(limit / (model.widest_evaluated * value)))
+        columns = max(1, int(limit / (model.widest_evaluated * value)))
+        self._tiles = Tiles(partition.num_inner + partition.num_boundary, columns)
         boundary = max(row["boundary"] for row in partition.meta["table"][: partition.parts])
         self._shares = partition.shares(pieces(boundary, model.widest_evaluated * value, limit_mib))
 
@@ -313,7 +314,7 @@ class ChunkedEvaluation:
         own = self._view.features_of(rows) if x is None else x[rows]
         missing = [None] * (self._model.hops - len(sources)) if index < self._model.spec.layers else []
         read = [each for each in sources if each is not None]
-        edges = tiles(partition.edges_of(rows), self._columns) if read else []
+        edges = self._tiles.of(partition.edges_of(rows)) if read else []
         degree = partition.degree_of(rows)
         blocks = [
             RowChunk(degree, edges, each, device=device, engine=partition.engine) for each in [*sources, *missing]
@@ -335,7 +336,7 @@ def waiting(count: int, like: Tensor, files: Path | None) -> Tensor:
             if hasattr(os, "posix_fallocate"):  # to write to a full disk's page would end the process
                 os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             what = f"has no {size_text(size)} free for the rows of a layer in an evaluation"
             raise UserError(what, file=files, fix="set TMPDIR to a directory on a larger disk") from None
@@ -355,14 +356,20 @@ def bounds(pointers: Ints, most_rows: int, most_edges: int) -> list[slice]:
     return found
 
 
-def tiles(structure: CSR, columns: int) -> list[tuple[CSR, int]]:
-    """Return the matrix in pieces of so many columns at most, and the first column of each."""
-    firsts = range(0, max(structure.num_cols, 1), columns)
-    if len(firsts) == 1:
-        return [(structure, 0)]
-    every = np.arange(structure.num_cols, dtype=np.int32)
-    widths = [min(columns, structure.num_cols - first) for first in firsts]
-    return list(zip(structure.split_columns(every // columns, every % columns, widths), firsts, strict=True))
+class Tiles:
+    """Pieces of `num_cols` columns, of so many at most, into which the rows of a matrix are split."""
+
+    def __init__(self, num_cols: int, columns: int) -> None:
+        self.firsts = range(0, max(num_cols, 1), columns)
+        every = np.arange(num_cols if len(self.firsts) > 1 else 0, dtype=np.int32)
+        widths = [min(columns, num_cols - first) for first in self.firsts]
+        self._split = every // columns, every % columns, widths
+
+    def of(self, structure: CSR) -> list[tuple[CSR, int]]:
+        """Return the pieces of a matrix of as many columns, and the first column of each."""
+        if len(self.firsts) == 1:
+            return [(structure, 0)]
+        return list(zip(structure.split_columns(*self._split), self.firsts, strict=True))
 
 
 def evaluate_in_chunks(

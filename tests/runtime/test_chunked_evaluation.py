@@ -18,7 +18,7 @@ from harness.check.training import Case
 from harness.errors import UserError
 from harness.graph.csr import CSR
 from harness.models.layer import ModelSpec
-from harness.runtime.evaluation import bounds, tiles, waiting
+from harness.runtime.evaluation import Tiles, bounds, waiting
 from harness.runtime.run_config import IN_CHUNKS, TrainSpec
 
 WORLD, NODES = 2, 60
@@ -100,8 +100,8 @@ def test_tiles_are_the_columns_of_the_matrix() -> None:
     rows, columns = dense.nonzero()
     indptr = torch.from_numpy(np.searchsorted(rows, np.arange(6)))
     matrix = CSR(indptr, torch.from_numpy(columns.astype(np.int32)), 7, torch.from_numpy(dense[rows, columns]))
-    assert tiles(matrix, 7) == [(matrix, 0)]
-    for tile, first in tiles(matrix, 3):
+    assert Tiles(7, 7).of(matrix) == [(matrix, 0)]
+    for tile, first in Tiles(7, 3).of(matrix):
         assert tile.num_cols == min(3, 7 - first)
         found = np.zeros((5, tile.num_cols))
         assert tile.values is not None

@@ -125,8 +125,7 @@ def in_strips(
                 filed = ChunkedEvaluation(model, view, comm, limit, view.partition.view)
                 assert torch.equal(torch.cat([rows for _, rows in filed.logits()]), logits)
             scores = evaluate(model, view, comm), evaluate_in_chunks(model, view, comm, limit)
-            sources = view.partition.num_inner + view.partition.num_boundary
-            own.append((whole.numpy(), logits.numpy(), *scores, len(chunks), -(-sources // strips._columns)))
+            own.append((whole.numpy(), logits.numpy(), *scores, len(chunks), len(strips._tiles.firsts)))
         found.append(own)
     return found
 
