@@ -91,7 +91,7 @@ def test_trials_too_large_for_the_machine(suite_file: Path, monkeypatch: pytest.
         monkeypatch.setattr("harness.launch.planner.capacity", lambda size=machine: Capacity(size))
         ring, reddit = make_plan(suite_file)[1::2][:2]
         assert ring.shortage is None
-        assert reddit.shortage == (None if fits else Shortage(needed, machine, "this machine"))
+        assert reddit.shortage == (None if fits else Shortage(needed, machine, "this machine", by_evaluation=True))
 
 
 @pytest.mark.slow
