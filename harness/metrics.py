@@ -37,8 +37,10 @@ HOST_PHASES = ("sample", "fetch", "explain")
 """Phases whose work is, on a GPU too, the host's in part or whole."""
 BOUNDED = ("fetch", "forward", "backward", "comm", "reduce")
 """Phases of which a machine's rates say how long they take at least."""
-Purpose = Literal["feature", "embedding", "gradient", "model", "control", "swap"]
+Purpose = Literal["feature", "embedding", "gradient", "model", "control", "swap", "disk"]
 PURPOSES: tuple[str, ...] = get_args(Purpose)
+WITHIN = ("swap", "disk")
+"""Purposes of what stays on a rank's machine: copies between host and device, and what is read from a disk."""
 SUMS = {  # what BNS-GCN and the papers after it report, as sums of phases
     "compute": ("sample", "fetch", "forward", "backward", "compress", "optimize", "explain", "check", "other"),
     "communication": ("comm", "swap"),

@@ -78,7 +78,8 @@ class Cooperative(MiniBatchMethod[CooperativeOptions]):
 
     Bytes of an epoch of S steps, with H_l the rows that layer l receives (`stat_halo_layer*`): H_l rows of the layer's
     width, features in the first layer, else embeddings and as many gradients. As control, with L layers,
-    4 sum H_l + 8 S L P (P - 1). In mixhop each hop is such a layer. `storage: host`: see `MiniBatchMethod`.
+    4 sum H_l + 8 S L P (P - 1). In mixhop each hop is such a layer. `storage: host` and `disk`: see
+    `MiniBatchMethod`.
     """
 
     name = "cooperative"
@@ -115,7 +116,7 @@ class Cooperative(MiniBatchMethod[CooperativeOptions]):
         sent = case.boundary_rows(rows) | {"control": 4 * sum(rows) + 8 * case.pairs * case.steps * depth}
         if options.storage == "host":
             sent["swap"] = case.count("input_nodes") * case.model.widths[0][0] * case.itemsize
-        return sent
+        return sent | case.read_from_disk(options)
 
     @classmethod
     def memory(cls, options: CooperativeOptions, case: MemoryCase) -> dict[str, int]:

@@ -206,7 +206,7 @@ class VRGCNOptions(NodeBatchOptions):
     def _a_batch_reads_what_the_last_one_wrote(self) -> Self:
         if self.prefetch:
             raise ValueError("prefetch: a batch reads what the one before it wrote; leave it at 0")
-        if self.storage == "host":
+        if self.storage != "sharded":
             raise ValueError("storage: aggregated features are with their owners; leave it at 'sharded'")
         return self
 

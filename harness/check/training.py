@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from harness.check.graphs import OnDisk
+from harness.data.partition.cached import ensure_rows, row_type
 from harness.models.layer import MODELS, ModelSpec
 from harness.runtime.checkpoint import CheckpointPlace
 from harness.runtime.integrity import EVALUATION
@@ -78,8 +79,10 @@ class Case:
         own = {"method": MethodSpec(name=self._name, options=self.options), "model": self.trained}
         config = RunConfig.model_validate(vars(self) | own)
         graph, parts, inductive = self.data.graph, self.data.parts, self.data.inductive
+        dtype = row_type(config.method.options)
         return Job(
             config=config, graph=graph, train_view=parts.train, full_view=parts.full, inductive=inductive,
+            rows=dtype and ensure_rows(graph, parts, dtype),
             store=out / "store", out=out, attempt="check", threads=self.train.threads or 1,
             checkpoints=self.checkpoints, audit=True,
         )  # fmt: skip

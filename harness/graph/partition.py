@@ -15,6 +15,7 @@ from harness.deferred import torch
 from harness.graph.block import Block, HalvedBlock, OwnRows
 from harness.graph.csr import CSR, Ints, Places, Topology
 from harness.graph.devices import upload
+from harness.graph.disk import RowsOnDisk
 from harness.graph.spmm import choose_engine
 
 if TYPE_CHECKING:
@@ -242,25 +243,33 @@ class View:
     """One rank's inner nodes of a partitioned graph and what the data set says of them.
 
     Of each node of the view, memory-mapped: `nodes` int64 [N], the data set's node; `owner`, the rank that owns it;
-    `local_row`, its row among its owner's inner nodes.
+    `local_row`, its row among its owner's inner nodes. `disk`: the features of the inner nodes, in files of a directory
+    `rows` that `harness.data.partition.cached.ensure_rows` wrote; None: they are the data set's.
     """
 
     def __init__(
-        self, graph: GraphData, view: Path, rank: int, *, engine: str, device: torch.device, dtype: torch.dtype
-    ) -> None:
+        self, graph: GraphData, view: Path, rank: int, *, engine: str, device: torch.device, dtype: torch.dtype,
+        rows: Path | None = None,
+    ) -> None:  # fmt: skip
         self.partition = Partition(view, rank, engine=engine, device=device, dtype=dtype)
         self._graph, self._device, self.dtype = graph, device, dtype
         self.nodes: Ints = _mapped(view, "nodes")
         self.owner: NDArray[np.int32] = _mapped(view, "parts")
         self.local_row: NDArray[np.int32] = _mapped(view, "local")
         self._nodes: Ints = np.asarray(self.nodes[self.partition.inner])
+        self.disk = None if rows is None else RowsOnDisk(rows / view.name / f"rank{rank}.npy")
 
     def features(self) -> Tensor:
-        """Read the features [n_in, F] of the inner nodes from the memory-mapped data set."""
-        return torch.from_numpy(self._graph.features[self._nodes]).to(self._device, self.dtype)
+        """Read the features [n_in, F] of the inner nodes."""
+        return self.features_of(slice(0, self._nodes.size)).to(self._device)
 
     def features_of(self, rows: slice) -> Tensor:
         """Read the features [rows, F] of some inner nodes, on the host."""
+        if self.disk is not None:
+            places = np.arange(*rows.indices(self._nodes.size))
+            found = torch.empty((places.size, self.disk.width), dtype=self.dtype)
+            self.disk.read(places, found)
+            return found
         return torch.from_numpy(self._graph.features[self._nodes[rows]]).to(self.dtype)
 
     @cached_property

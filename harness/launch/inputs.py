@@ -27,9 +27,11 @@ from harness.data.download import fetch
 from harness.data.partition.cached import (
     PartitionPaths,
     ensure_partitioned,
+    ensure_rows,
     find_partitioned,
     partition_fingerprint,
     partition_table,
+    row_type,
 )
 from harness.data.prepared import fingerprint, open_graph
 from harness.data.registry import dataset_info, find_prepared, find_source, generators, prepare, prepared_name
@@ -63,6 +65,7 @@ class TrialInputs:
     dataset: dict[str, Any]
     partition: list[dict[str, Any]]
     partition_fingerprint: str = ""
+    rows: Path | None = None  # features by part, of batches that read them from a disk
 
     @property
     def fingerprint(self) -> str:
@@ -94,7 +97,12 @@ def _split(trial: TrialConfig) -> dict[str, Any]:
 
 def _read_by(trial: TrialConfig) -> Hashable:
     """Return what decides the files that a trial reads."""
-    return trial.dataset.model_dump_json(), trial.partition.model_dump_json(), *_split(trial).values()
+    return (
+        trial.dataset.model_dump_json(),
+        trial.partition.model_dump_json(),
+        *_split(trial).values(),
+        row_type(trial.method.options),
+    )
 
 
 class Remembered(dict[Hashable, Any]):
@@ -172,8 +180,11 @@ class InputCache:
             }
 
         described, table = self.known.once(directory, describe), partition_table(views.train)
-        own = partition_fingerprint(views)
-        return TrialInputs(directory, views.train, views.full, is_inductive(trial), described, table, own)
+        own, rows = partition_fingerprint(views), None
+        if (dtype := row_type(trial.method.options)) is not None:
+            report(f"writing the features of {trial.dataset.name} by part, as {dtype}")
+            rows = ensure_rows(directory, views, dtype, report=report)
+        return TrialInputs(directory, views.train, views.full, is_inductive(trial), described, table, own, rows)
 
     def _make_missing(self, trial: TrialConfig, report: Report, *, partitioned: bool) -> Report:
         """Have a process make what `trial` reads and is not there; return what reports the stages that follow."""

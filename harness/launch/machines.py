@@ -65,6 +65,8 @@ class TrialJob:
     def write(self, collective_s: float, *, threads: int, cores: int, audit: bool = False) -> Path:
         """Write the file that every rank reads (`harness.runtime.job.Job`) and return its path."""
         views = {key: str(getattr(self.inputs, key)) for key in ("graph", "train_view", "full_view")}
+        if self.inputs.rows is not None:
+            views["rows"] = str(self.inputs.rows)
         more = {"rendezvous": self.rendezvous, "checkpoints": self.checkpoints, "rates": self._rates()}
         job = {
             "config": self.trial.model_dump(mode="json"),

@@ -22,6 +22,7 @@ from harness.launch.hardware import Capacity, blocks, capacity, cores, threads_o
 from harness.launch.inputs import InputCache, is_inductive
 from harness.launch.network import why_not
 from harness.launch.slots import RunOptions, is_done
+from harness.metrics import WITHIN
 from harness.models.architecture import Architecture
 from harness.models.layer import BlockSize, ModelSpec
 from harness.results.record import Record
@@ -245,7 +246,7 @@ def sent(trial: TrialConfig, graph: DatasetInfo, model: Architecture, boundary: 
     own = method.bytes_per_epoch(options, case)
     if own is None:
         return None
-    return sum(size for purpose, size in own.items() if purpose != "swap") + case.reduced(model.num_weights)
+    return sum(size for purpose, size in own.items() if purpose not in WITHIN) + case.reduced(model.num_weights)
 
 
 def estimate(

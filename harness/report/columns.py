@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from harness.metrics import Metric
+from harness.metrics import WITHIN, Metric
 from harness.results.frames import is_baseline, trained_s
 from harness.results.projection import shares_cores
 from harness.results.record import Record
@@ -145,7 +145,7 @@ Matrix = NDArray[np.float64]
 def peer_bytes(record: Record) -> Matrix | None:
     """Return the bytes an epoch that rank i sends rank j, float64 [P, P]; None where peers are not recorded.
 
-    Transfers between two ranks alone: an all-reduce has no peer, a swap stays on its rank.
+    Transfers between two ranks alone: an all-reduce has no peer, and a swap or a read of a disk stays on its rank.
     """
     epochs, ranks = record.result.get("epochs"), record.ranks
     if len(ranks) < 2 or not epochs or any("traffic" not in rank for rank in ranks):
@@ -153,7 +153,7 @@ def peer_bytes(record: Record) -> Matrix | None:
     sent = np.zeros((len(ranks), len(ranks)))
     for index, rank in enumerate(ranks):
         for row in rank["traffic"]:
-            if row["scope"] == "epoch" and row["peer"] >= 0 and row["purpose"] != "swap":
+            if row["scope"] == "epoch" and row["peer"] >= 0 and row["purpose"] not in WITHIN:
                 if max(own := rank.get("rank", index), row["peer"]) >= len(ranks):
                     return None
                 sent[own, row["peer"]] += row["sent_bytes"]
@@ -185,7 +185,7 @@ def epoch_sums(epochs: pd.DataFrame) -> pd.DataFrame:
     `epochs`: its rows of `load_epochs`, one an epoch and rank. Units as for `curve_of`; NaN where nothing was counted
     or scored.
     """
-    sizes = [name for name in map(str, epochs.columns) if name.startswith("bytes_") and name != "bytes_swap"]
+    sizes = [name for name in map(str, epochs.columns) if name.startswith("bytes_") and name[6:] not in WITHIN]
     sent = epochs[sizes].sum(axis=1, min_count=1)
     by_epoch = epochs.assign(sent_bytes=sent).groupby("epoch", sort=True)
     return pd.DataFrame(

@@ -50,7 +50,7 @@ PHASES = {
 }  # fmt: skip
 PURPOSES = {
     "feature": "#0072b2", "embedding": "#56b4e9", "gradient": "#d55e00",
-    "model": "#8f7fc0", "control": "#009e73", "swap": "#ddcc77",
+    "model": "#8f7fc0", "control": "#009e73", "swap": "#ddcc77", "disk": "#777777",
 }  # fmt: skip
 CIVIDIS = (  # from little to much: matplotlib's map for all eyes, 13 colours of it
     "#00224e", "#003170", "#2a3f6d", "#434e6c", "#575d6d", "#6a6c71", "#7d7c78", "#918b78", "#a59c74", "#bcae6c",

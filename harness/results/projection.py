@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.errors import UserError, nearest
+from harness.metrics import WITHIN
 from harness.results.record import Record, whole_config
 from harness.results.reduce import ETHERNET, IP_AND_TCP
 from harness.suite.sections import NetworkSpec, parse_rate
@@ -177,8 +178,8 @@ def _transfers(record: Record, link: HostLink) -> dict[str, float]:
     steps: defaultdict[tuple[Any, ...], list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
     for index, report in enumerate(record.ranks):
         for row in report["traffic"]:
-            # Swaps stay on the host: they are compute.
-            if row["scope"] == "epoch" and row["purpose"] != "swap":
+            # What stays on the host is compute.
+            if row["scope"] == "epoch" and row["purpose"] not in WITHIN:
                 overlapped, reduced = bool(row.get("overlapped")), row["peer"] == ALL_REDUCE
                 key = (overlapped, reduced, row["purpose"], row["layer"], row["direction"])
                 steps[key].append((report.get("rank", index), row))

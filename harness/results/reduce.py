@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.data.partition.view import imbalance
-from harness.metrics import METRICS, STAT, SUMS, Metric
+from harness.metrics import METRICS, STAT, SUMS, WITHIN, Metric
 from harness.results.record import Json, epoch_rows
 from harness.results.stats import ENOUGH, default_warmup, mean, median_interval
 
@@ -349,8 +349,8 @@ def traffic(ranks: Sequence[Json]) -> Json:
 
 
 def between_ranks(result: Json) -> float:
-    """Return the bytes of payload that ranks sent each other in an epoch, all but the swaps; NaN if unknown."""
-    sizes = (size for key, size in result.items() if key.startswith("bytes_") and key != "bytes_swap")
+    """Return the bytes of payload that ranks sent each other in an epoch, not `WITHIN` a machine; NaN if unknown."""
+    sizes = (size for key, size in result.items() if key.startswith("bytes_") and key[6:] not in WITHIN)
     return float(sum(math.nan if size is None else size for size in sizes))
 
 

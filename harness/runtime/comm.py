@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness.deferred import dist, torch
 from harness.graph.devices import kind_of, upload
-from harness.metrics import PURPOSES, Phase, Purpose
+from harness.metrics import PURPOSES, WITHIN, Phase, Purpose
 from harness.runtime.clock import Clock
 from harness.runtime.job import ProgressBeacon
 
@@ -83,20 +83,20 @@ class Traffic:
         self._volumes[Channel(self.scope, purpose, layer, direction, peer, overlapped)].add(Volume(sent, received, 1))
 
     def sent(self, scope: Scope = "epoch") -> dict[str, int]:
-        """Bytes sent by this rank so far in `scope`, by purpose; swaps are counted both ways."""
+        """Bytes sent by this rank so far in `scope`, by purpose; what stays on its machine is counted both ways."""
         totals = dict.fromkeys(PURPOSES, 0)
         for channel, volume in self._volumes.items():
             if channel.scope == scope:
                 totals[channel.purpose] += volume.sent_bytes
-                if channel.purpose == "swap":  # no peer counts the way back
-                    totals["swap"] += volume.received_bytes
+                if channel.purpose in WITHIN:  # no peer counts the way back
+                    totals[channel.purpose] += volume.received_bytes
         return totals
 
     def total(self, scope: Scope = "epoch") -> Volume:
-        """Bytes between this rank and others so far in `scope`, and calls; swaps stay on the machine."""
+        """Bytes between this rank and others so far in `scope`, and calls; not what stays on its machine."""
         total = Volume()
         for channel, volume in self._volumes.items():
-            if channel.scope == scope and channel.purpose != "swap":
+            if channel.scope == scope and channel.purpose not in WITHIN:
                 total.add(volume)
         return total
 

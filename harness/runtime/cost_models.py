@@ -85,12 +85,13 @@ class BytesCase:
 
         With `labels` the loss reads rows of other ranks, as many as inputs, whose labels are fetched; None if it
         does with `storage: host`, where no metric counts them. A row has `width` values; default: the input
-        features'. A rank that stays in its part is sent nothing.
+        features'. A rank that stays in its part is sent nothing. Of a disk whole rows are read, of all dimensions.
         """
         width = self.model.widths[0][0] if width is None else width
         row = self.itemsize * (width if options.feature_rate == 1 else max(1, round(width * options.feature_rate)))
-        if options.stays_in_part and options.storage == "sharded":
-            return {}
+        read = self.read_from_disk(options)
+        if options.stays_in_part and options.storage != "host":
+            return read
         labels = labels and not options.stays_in_part
         peers, drawn = 8 * self.pairs * self.steps, self.asked(options)
         if options.storage == "host":
@@ -99,7 +100,14 @@ class BytesCase:
         remote = self.count("remote_nodes")
         fetched = remote - self.count("cached_nodes")
         asked = remote * (4 + self.label_bytes) + peers if labels else 0
-        return {"feature": fetched * row, "control": 4 * fetched + peers + asked + drawn}
+        return read | {"feature": fetched * row, "control": 4 * fetched + peers + asked + drawn}
+
+    def read_from_disk(self, options: MiniBatchOptions) -> Bytes:
+        """Return the bytes of rows that are read with `storage: disk`; none without."""
+        if options.storage != "disk":
+            return {}
+        size = 4 if options.on_disk == "float32" else 2
+        return {"disk": self.count("disk_nodes") * self.model.widths[0][0] * size}
 
     def asked(self, options: MiniBatchOptions) -> int:
         """Return the bytes of draws with `topology: owner` (see `OwnedTopology`), 0 without."""
@@ -220,13 +228,13 @@ class MemoryCase:
         """
         width = self.model.widths[0][0]
         row = width * self.itemsize
-        # The host's copy is the data set's memory map.
+        # The host's copy is the data set's memory map, and what is on a disk is there.
         components = {
-            "input features": 0 if options and options.storage == "host" else self.train.inner * row,
+            "input features": 0 if options and options.storage != "sharded" else self.train.inner * row,
             "labels": self._labels(self.train.inner),
         }
         if options and options.cache != "none":
-            cacheable = self.nodes - (0 if options.storage == "host" else self.train.inner)
+            cacheable = self.nodes - (self.train.inner if options.storage == "sharded" else 0)
             cached = min(cacheable, round(options.capacity * self.nodes))
             components["cached features"] = cached * row + 4 * self.nodes
         peak, (ahead, pool) = 0, (options.prefetch, options.pool) if options else (0, 0)
@@ -244,7 +252,7 @@ class MemoryCase:
             }
             if ahead or pool:
                 components["batches ahead"] = ahead * (sampled + blocks[0].src * row) + max(0, pool - 1) * sampled
-        in_chunks = self.cuda and options is not None and options.storage == "host"
+        in_chunks = options is not None and (options.storage == "disk" or (self.cuda and options.storage == "host"))
         evaluation = self._evaluation(peak, stored=False, in_chunks=in_chunks)
         return components | {"weights and optimizer": self._weights()} | evaluation
 

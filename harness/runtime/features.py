@@ -11,6 +11,7 @@ from harness.deferred import numba, torch
 from harness.deferred import numpy as np
 from harness.graph.csr import Places, on_host
 from harness.graph.devices import kind_of, upload
+from harness.graph.disk import RowsOnDisk
 from harness.metrics import Purpose
 from harness.runtime.comm import Communicator, Direction
 from harness.sampling.sample import Tables
@@ -68,6 +69,14 @@ class RowPlan:
         """
         own, first, end, counts, asked, asked_at, *others = _classify(nodes, owner, row, slot, table, rank, world)
         return cls(own, first, end, counts.tolist(), asked, asked_at, *others)
+
+    def own_rows(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the own rows, and their positions."""
+        others = np.zeros(self.own.size, np.bool_)
+        for at in (self.asked_at, self.cached_at, self.again_at):
+            others[at] = True
+        at = np.flatnonzero(~others)
+        return self.own[at], at
 
     def copy_own(self, inner: Tensor, result: Tensor) -> None:
         """Copy the own rows; what is between them is overwritten later: cheaper than to step over it."""
@@ -140,6 +149,13 @@ class RowPlanOnDevice:
             torch.where(is_own, rows, 0), nodes.numel() - ends[-1], [b - a for a, b in pairwise(ends[: world + 1])],
             rows[asked_at], asked_at, rows[:0] if slots is None else slots[cached_at], cached_at,
         )  # fmt: skip
+
+    def own_rows(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """See `RowPlan.own_rows`."""
+        others = torch.zeros(self.own.numel(), dtype=torch.bool, device=self.own.device)
+        others[self.asked_at] = others[self.cached_at] = True
+        at = (~others).nonzero().squeeze(1)
+        return on_host(self.own[at]), on_host(at)
 
     def copy_own(self, inner: Tensor, result: Tensor) -> None:
         """See `RowPlan.copy_own`."""
@@ -291,6 +307,8 @@ class RowStore:
         row: int32 [N], a node's row among its owner's inner nodes (memory-mapped).
         purpose, layer, direction: what the bytes of rows are counted as.
         tables: tables of the N nodes, if there are some already.
+        disk: the file that this rank's rows are read from; `inner` is then [0, F], of the dtype and device of what is
+            returned, and nothing can be put.
     """
 
     def __init__(
@@ -304,8 +322,9 @@ class RowStore:
         layer: int = 0,
         direction: Direction = "forward",
         tables: Tables | None = None,
+        disk: RowsOnDisk | None = None,
     ) -> None:
-        self.comm, self.inner, self.owner, self.row = comm, inner, owner, row
+        self.comm, self.inner, self.owner, self.row, self.disk = comm, inner, owner, row, disk
         self.purpose, self.layer, self.direction = purpose, layer, direction
         self.tables = Tables(owner.size) if tables is None else tables
         # A cached node's place in the cached rows or -1; empty if none is cached.
@@ -330,7 +349,8 @@ class RowStore:
             comm: an aside communicator, for work during the training; None: the store's own.
 
         Traffic: 8 bytes a peer and 4 for each different remote node (control), and its row, or the columns
-        of it, as the store's purpose.
+        of it, as the store's purpose; of rows on a disk each that this rank reads there, for itself or its peers
+        (disk).
         """
         return self.read(ids, columns, comm)[0]
 
@@ -340,20 +360,22 @@ class RowStore:
         """Return what `gather` returns, and its metrics, as they are recorded; every rank must call.
 
         "input_nodes": len(ids); "remote_nodes": the different remote nodes among them; "cached_nodes": those
-        of the latter that are cached.
+        of the latter that are cached; "disk_nodes": of rows on a disk those that were read there.
         """
         comm = comm or self.comm
+        before = self.disk.count if self.disk else 0
         with comm.clock.phase("fetch"):
             plan = self._plan(ids, self._slot if isinstance(ids, np.ndarray) else self.placed[2])
             asked, cached = len(plan.asked), len(plan.cached)
             metrics = {"input_nodes": len(ids), "remote_nodes": asked + cached, "cached_nodes": cached}
-            return self._collect(plan, columns, comm), metrics
+            rows = self._collect(plan, columns, comm)
+            return rows, metrics | ({"disk_nodes": self.disk.count - before} if self.disk else {})
 
     # `RankRows` replaces this hook, DGS' store of each rank's own columns the next one.
     def _collect(self, plan: Plan, columns: Tensor | None, comm: Communicator) -> Tensor:
         """Return the rows of a plan, its own, cached and asked ones."""
         result = fresh(self.inner, len(plan.own), *self.inner.shape[1:])
-        plan.copy_own(self.inner, result)
+        self._copy_own(plan, result, comm)
         if comm.world == 1:
             return result
         # Asked rows are received where they are to be, if they lie together there.
@@ -369,10 +391,28 @@ class RowStore:
     def _fetch(self, plan: Plan, columns: Tensor | None, comm: Communicator, out: Tensor | None) -> Tensor:
         """Ask the owners for rows, or their columns, and return them in the order of asking, in `out` if given."""
         wanted, places = self._ask(plan, comm)
-        rows = take(self.inner, places, None if columns is None else upload(columns, self.inner.device))
+        chosen = None if columns is None else upload(columns, self.inner.device)
+        if self.disk is None:
+            rows = take(self.inner, places, chosen)
+        else:
+            rows = fresh(self.inner, places.numel(), *self.inner.shape[1:])
+            self._read_disk(on_host(places), rows, None, comm)
+            rows = rows if chosen is None else rows.index_select(1, chosen)
         received = fresh(rows, len(plan.asked), *rows.shape[1:]) if out is None else out
         self._move(rows, wanted, plan.counts, comm, received)
         return received
+
+    def _copy_own(self, plan: Plan, result: Tensor, comm: Communicator) -> None:
+        """Write this rank's rows of a plan to `result`."""
+        if self.disk is None:
+            plan.copy_own(self.inner, result)
+        else:
+            rows, at = plan.own_rows()
+            self._read_disk(rows, result, at, comm)
+
+    def _read_disk(self, rows: NDArray[Any], result: Tensor, at: NDArray[Any] | None, comm: Communicator) -> None:
+        assert self.disk is not None
+        comm.traffic.count("disk", 0, "none", -1, 0, self.disk.read(rows, result, at) * self.disk.row_bytes)
 
     def put(self, ids: Places, rows: Tensor, comm: Communicator | None = None) -> None:
         """Write `rows` [len(ids), ...] to the owners of the nodes `ids`; every rank must call, if with none.
@@ -457,6 +497,16 @@ class FeatureStore(RowStore):
         if "placed" in vars(self):  # here, not in a step
             self.placed = *self.placed[:2], torch.from_numpy(slot).to(self.inner.device)
 
+    def hold(self, nodes: NDArray[np.int64]) -> None:
+        """Hold in the host's memory the rows of a file that are of this rank's own among `nodes` (int64, distinct).
+
+        Traffic: a row for each that was not held before (disk).
+        """
+        assert self.disk is not None
+        own = np.asarray(self.row[nodes[self.owner[nodes] == self.comm.rank]])
+        read = self.disk.hold(own, self.inner.dtype) * self.disk.row_bytes
+        self.comm.traffic.count("disk", 0, "none", -1, 0, read)
+
 
 class RankRows(FeatureStore):
     """A rank's own rows, which it reads without asking another; all columns but those asked for are 0."""
@@ -464,11 +514,11 @@ class RankRows(FeatureStore):
     @classmethod
     def of(cls, store: FeatureStore) -> RankRows:
         """Return the store of a rank's own rows in `store`."""
-        return cls(store.comm, store.inner, store.owner, store.row, tables=store.tables)
+        return cls(store.comm, store.inner, store.owner, store.row, tables=store.tables, disk=store.disk)
 
     def _collect(self, plan: Plan, columns: Tensor | None, comm: Communicator) -> Tensor:
         rows = fresh(self.inner, len(plan.own), self.width)
-        plan.copy_own(self.inner, rows)
+        self._copy_own(plan, rows, comm)
         if columns is None:
             return rows
         return rows * rows.new_zeros(self.width).index_fill_(0, upload(columns, rows.device), 1)

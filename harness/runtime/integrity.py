@@ -353,7 +353,8 @@ class Inputs:
 
         def stored() -> Tensor:
             found = worker.stored_features[worker.view.nodes[self._own(at, nodes)]][:, columns]
-            return torch.from_numpy(np.array(found)).to(worker.dtype)
+            disk = worker.view.disk
+            return torch.from_numpy(np.array(found)).to(disk.stored if disk else torch.float32).to(worker.dtype)
 
         self._taken.append((_rows(rows, at), stored))
 

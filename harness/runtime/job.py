@@ -45,6 +45,7 @@ class Job(Spec):
     # train_view, full_view: partition views (the same when transductive)
     train_view: Path
     full_view: Path
+    rows: Path | None = None  # features by part, of a method whose batches read them from a disk
     inductive: bool  # whether training sees the training subgraph only
     store: Path  # file through which the ranks of one machine find each other; must not exist before
     out: Path  # directory for what the ranks write

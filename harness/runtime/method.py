@@ -113,9 +113,9 @@ class Method(Registered, ABC, Generic[OptionsT]):
         return False
 
     @property
-    def reads_from_host(self) -> bool:
-        """Whether features wait in the host's memory, so that nothing may have all of a rank's on its device."""
-        return False
+    def features_at(self) -> Literal["device", "host", "disk"]:
+        """Where a rank's input features are: all on its device, or in the host's memory or files of a disk, to wait."""
+        return "device"
 
     def setup_metrics(self) -> dict[str, float | None]:
         """Return metrics of the method's set-up by name, for the record; None where this trial has none."""

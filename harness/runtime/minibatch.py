@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from harness.deferred import numba, torch
 from harness.deferred import numpy as np
@@ -255,14 +255,15 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     (seed, rank, epoch, batch) alone, neither on `prefetch` nor on `pool` nor on threads.
 
     Bytes of a fetch: 4 for each remote node and 8 a peer (control), a row of features for each remote node
-    (feature); cached rows and their ids are not sent. With a `feature_rate` below 1 of F dimensions
-    max(1, round(F feature_rate)) travel: a fresh random subset each step, the same for all ranks, so that no
-    rank need name its own. `feature_loss` moves no byte less: it zeroes values of what was read, without
-    rescaling (DGS section II-D, Figure 2). Neither concerns evaluations. Where the loss reads rows of other
-    ranks: the same for their labels, a value or a row of classes each, as control. With `storage: host`
-    features cost a row for every input node that is not cached (swap) instead. With `topology: owner` a draw asks in
-    every layer but the last: 24 bytes a peer, 4 for each remote destination and 4 for each neighbour that comes, 8 with
-    edge weights (control); see `OwnedTopology`.
+    (feature); cached rows and their ids are not sent. With a `feature_rate` below 1 of F dimensions max(1, round(F
+    feature_rate)) travel: a fresh random subset each step, the same for all ranks, so that no rank need name its
+    own. `feature_loss` moves no byte less: it zeroes values of what was read, without rescaling (DGS section II-D,
+    Figure 2). Neither concerns evaluations. Where the loss reads rows of other ranks: the same for their labels, a
+    value or a row of classes each, as control. With `storage: host` features cost a row for every input node that
+    is not cached (swap) instead; with `storage: disk` a row of the file for each of the `disk_nodes` (disk), too,
+    and nothing of a rank's own part is in its memory but what is cached. With `topology: owner` a draw asks in
+    every layer but the last: 24 bytes a peer, 4 for each remote destination and 4 for each neighbour that comes, 8
+    with edge weights (control); see `OwnedTopology`.
     """
 
     family = "mini-batch"
@@ -273,6 +274,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         Metric.of_method(
             "cached_nodes", "those of the latter (with `storage: host` of the former) that were found in the cache"
         ),
+        Metric.of_method("disk_nodes", "with `storage: disk`, rows read from the disk, for this rank and its peers"),
         Metric.of_method("drawn_edges", "edges drawn", heading="Drawn edges"),
         Metric.of_method(
             "nodes_layer*", "of each layer, distinct nodes: 0 those that the first layer reads, 1 those that "
@@ -307,12 +309,14 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
         `degree` takes the highest out-degrees (PaGraph, Lin et al., SoCC 2020), `presampled` the nodes that most
         batches of one epoch, drawn for nothing else, read (GNNLab, Yang et al., EuroSys 2022), `vip` those of the
-        highest `chances` (SALIENT++, Kaler et al., MLSys 2023). Of a `HostStore` own nodes may be cached, too.
+        highest `chances` (SALIENT++, Kaler et al., MLSys 2023). Of a `HostStore`, and of features on a disk, own nodes
+        may be cached, too.
         Traffic (set-up): the features' own.
         """
         worker, source = self.worker, self.source
         nodes = source.topology.num_nodes
-        cacheable = np.arange(nodes) if isinstance(self.store, HostStore) else np.flatnonzero(~source.local)
+        whole = isinstance(self.store, HostStore) or self.store.disk is not None
+        cacheable = np.arange(nodes) if whole else np.flatnonzero(~source.local)
         score = np.zeros(nodes)
         if policy == "presampled":
             for batch in self.batches(PRESAMPLED):
@@ -324,6 +328,8 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         rng = np.random.default_rng(batch_seed(worker.job.config.seed, worker.rank, PRESAMPLED, 0))
         chosen = choose(policy, round(capacity * nodes), score[cacheable], rng)
         with worker.traffic.during("setup"):
+            if isinstance(self.store, FeatureStore) and self.store.disk is not None:
+                self.store.hold(cacheable[chosen])
             self.store.fill(cacheable[chosen])
 
     def chances(self) -> NDArray[np.float64]:
@@ -360,9 +366,9 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         return self.memory(self.options, case)
 
     @property
-    def reads_from_host(self) -> bool:
+    def features_at(self) -> Literal["device", "host", "disk"]:
         """See `Method`."""
-        return bool(self.options.storage == "host")
+        return "device" if self.options.storage == "sharded" else self.options.storage
 
     @abstractmethod
     def make_sampler(self, source: Source) -> Sampler:
@@ -507,7 +513,10 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         worker = self.worker
         if self.options.storage == "host":
             return HostStore(worker.comm, worker.stored_features, view.nodes, dtype=worker.dtype)
-        if view is worker.view:
+        if view.disk is not None:
+            like = torch.empty((0, view.disk.width), dtype=worker.dtype, device=worker.device)
+            store = FeatureStore(worker.comm, like, view.owner, view.local_row, disk=view.disk)
+        elif view is worker.view:
             store = worker.features
         else:
             store = FeatureStore(worker.comm, view.features(), view.owner, view.local_row)

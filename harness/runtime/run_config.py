@@ -107,12 +107,18 @@ class MiniBatchOptions(MethodOptions):
         0, ge=0, repr=False, exclude_if=lambda pool: not pool, description="batches drawn at once by as many threads "
         "as the rank has, whenever none is left, while the training waits; 0: each at its step"
     )  # fmt: skip
-    storage: Literal["sharded", "host"] = Field(
-        "sharded", description="features with their owners, or all of them in the host's memory"
-    )
+    storage: Literal["sharded", "host", "disk"] = Field(
+        "sharded", description="features in the memory of their owners, all of them in the host's memory, or in files "
+        "of a disk, from which owners read them for each batch"
+    )  # fmt: skip
+    on_disk: Literal["float32", "float16", "bfloat16"] = Field(
+        "float32", exclude_if=lambda dtype: dtype == "float32", description="what features are rounded to in the files "
+        "of storage 'disk'"
+    )  # fmt: skip
     cache: BatchCache = Field(
         "none",
-        description="which remote nodes' input features a rank keeps (storage 'host': which nodes' its device does): "
+        description="which remote nodes' input features a rank keeps (storage 'host': which nodes' its device does; "
+        "'disk': remote and own ones that memory does): "
         "those of highest degree, those that most batches of an epoch drawn beforehand read, or those of the highest "
         "chance to be read ('vip')",
     )
@@ -129,6 +135,12 @@ class MiniBatchOptions(MethodOptions):
     feature_loss: float = Field(
         0.0, ge=0, lt=1, description="chance that an input value, a local one too, is read as 0 in a step"
     )
+
+    @model_validator(mode="after")
+    def _rounded_on_a_disk(self) -> Self:
+        if self.storage != "disk" and self.on_disk != "float32":
+            raise ValueError(f"on_disk: storage '{self.storage}' has no files: set storage 'disk', or leave it out")
+        return self
 
     @property
     def asks_owners(self) -> bool:

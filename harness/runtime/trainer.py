@@ -426,7 +426,8 @@ class Trainer:
         """Return the exact score of each split; every rank must call."""
         worker = self.worker
         given, bounded = (worker.model, worker.eval_view, worker.comm), self.spec.eval_memory is not None
-        if bounded or (worker.device.type != "cpu" and self.method.reads_from_host):
+        at = self.method.features_at
+        if bounded or at == "disk" or (at == "host" and worker.device.type != "cpu"):
             with outside_heap():
                 files = self._files() if bounded else None
                 return evaluate_in_chunks(*given, self.spec.chunk_mib, self.splits, files)

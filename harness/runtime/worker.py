@@ -173,7 +173,9 @@ class Worker:
     def open_view(self, path: Path, rank: int) -> View:
         """Return the part of `rank` of a partitioned graph."""
         spmm = self.job.config.train.spmm
-        return View(self._graph, path, rank, engine=spmm, device=self.device, dtype=self.dtype)
+        return View(
+            self._graph, path, rank, engine=spmm, device=self.device, dtype=self.dtype, rows=self.job.rows
+        )  # fmt: skip
 
     @cached_property
     def features(self) -> FeatureStore:

@@ -145,6 +145,8 @@ class DGSOptions(MaskOptions, NeighbourOptions):
     def _something_travels(self) -> Self:
         if self.storage == "host":
             raise ValueError("storage: with 'host' no row is remote, and nothing to explain; use 'sharded'")
+        if self.storage == "disk":
+            raise ValueError("storage: explanations read all of a rank's own features, from memory; use 'sharded'")
         return self
 
 

@@ -26,7 +26,7 @@ class P3Options(SAGEOptions):
 
     @model_validator(mode="after")
     def _fetches_no_features(self) -> Self:
-        for option in ("storage", "cache", "feature_rate", "feature_loss", "scope"):
+        for option in ("storage", "on_disk", "cache", "feature_rate", "feature_loss", "scope"):
             if getattr(self, option) != type(self).model_fields[option].default:
                 raise ValueError(f"{option}: p3 fetches no features: leave it out")
         return self

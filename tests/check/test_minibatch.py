@@ -61,12 +61,15 @@ STORES: dict[str, dict[str, Any]] = {
     "presampled": {"cache": "presampled", "capacity": 0.5, "prefetch": 1},
     "host": {"storage": "host"},
     "host cached": {"storage": "host", "cache": "presampled", "capacity": 0.5, "prefetch": 1},
+    "disk": {"storage": "disk"},
+    "disk cached": {"storage": "disk", "cache": "presampled", "capacity": 0.5, "prefetch": 1},
 }
 # Two runs of a kind read the same values, however these come.
 LESS: dict[str, dict[str, Any]] = {
     "rate": {"feature_rate": 0.6},
     "rate ahead": {"feature_rate": 0.6, "cache": "presampled", "capacity": 0.5, "prefetch": 2},
     "rate of host": {"feature_rate": 0.6, "storage": "host"},
+    "rate of disk": {"feature_rate": 0.6, "storage": "disk", "prefetch": 1},
     "loss": {"feature_loss": 0.3},
     "loss ahead": {"feature_loss": 0.3, "prefetch": 2},
 }
@@ -83,7 +86,7 @@ RUNS = [
     if (name != "vrgcn" or store in ("", "pool"))
     and (not name.startswith("cooperative") or "cache" not in STORES[store])
     and (name != "p3" or store in ("", "prefetch", "pool"))
-    and (name != "dgs" or not store.startswith("host"))
+    and (name != "dgs" or not store.startswith(("host", "disk")))
     and (model == "sage" or (name in READ_BY_ALL and store in ("", "prefetch")))
 ] + [(name, less, "sage") for name in READ_LESS for less in LESS]
 Run = tuple[str, str, str]
@@ -170,6 +173,12 @@ def test_bytes_are_the_closed_form(outcomes: Mapping[Run, list[RankOutcome]], ru
         if host:
             feature = control = fetched = remote = 0
             assert counted(ranks, epoch, "bytes_swap") == (nodes - cached) * width * ITEM
+        if more.get("storage") == "disk":
+            read = counted(ranks, epoch, "disk_nodes")
+            assert counted(ranks, epoch, "bytes_disk") == read * FEATURES * 4  # float32, whatever the model has
+            # Own rows, and what peers ask for, a row that two ask for once.
+            assert read <= nodes - cached
+            assert "cache" in more or nodes - remote <= read
         if name in SUBGRAPHS:
             # Every layer has the input's rows, those of other ranks with their labels.
             control += (4 + 8) * counted(outcomes[name, "", model], epoch, "remote_nodes") + peers

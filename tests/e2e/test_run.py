@@ -37,7 +37,7 @@ timeouts: {{trial_s: 60, collective_s: 30}}
 TEXT = ["suite", "trial", "label", "dataset", "dataset_note", "origin", "model", "method", "partitioner"]
 TEXT += ["network", "device", "status", "peak_memory_source", "started"]
 PHASES = [*("sample", "fetch", "forward", "backward", "comm", "wait", "reduce", "optimize", "explain", "swap"), "other"]
-PURPOSES = ["feature", "embedding", "gradient", "model", "control", "swap"]
+PURPOSES = ["feature", "embedding", "gradient", "model", "control", "swap", "disk"]
 COUNTS = ["parts", "seed", "epochs", "peak_memory_bytes", "boundary_nodes", "inner_nodes"]
 FIGURES = ["epoch_time_s", "throughput_epochs_s", "best_val", "test_at_best_val", "imbalance", "wall_s"]
 FIGURES += [*(f"time_{phase}_s" for phase in PHASES), *(f"bytes_{purpose}" for purpose in PURPOSES), "setup_s"]
@@ -170,6 +170,7 @@ def test_bytes_of_full_are_the_closed_form(done: Done) -> None:
             "model": 2 * (ranks - 1) * (weights_of_sage(10) + 1) * FLOAT,
             "control": 0,
             "swap": 0,
+            "disk": 0,
         }
         row = done.results.set_index("trial").loc[record["trial"]]
         assert {purpose: row[f"bytes_{purpose}"] for purpose in PURPOSES} == expected

@@ -60,6 +60,10 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
         "graphsage",
         {"fanouts": 3, "batch_size": 4, "storage": "host", "prefetch": 2, "cache": "degree", "capacity": 0.3},
     ),
+    "graphsage of disk": (
+        "graphsage",
+        {"fanouts": 3, "batch_size": 4, "storage": "disk", "prefetch": 2, "cache": "degree", "capacity": 0.3},
+    ),
     "cooperative": ("cooperative", {"fanouts": 3, "batch_size": 4}),
     "cooperative labor ahead": ("cooperative", {"fanouts": 3, "batch_size": 4, "sampler": "labor", "prefetch": 2}),
     "cooperative of host": ("cooperative", {"fanouts": 3, "batch_size": 4, "storage": "host"}),
@@ -166,6 +170,7 @@ HISTORY = {
     WRITTEN,
 }
 READ = ("copy to the host", "harness/graph/csr.py:on_host")  # rows that are in the host's memory, or are looked at
+FILED = ("nonzero", "harness/runtime/features.py:own_rows")  # which rows are read from a disk
 EXPLAINED = {(what, "methods/dgs/explainer.py:take") for what in ("_local_scalar_dense", "copy to the host")}
 ALLOWED: dict[str, Waits] = {
     "bns-gcn": {ASKED, INDUCED},
@@ -173,7 +178,7 @@ ALLOWED: dict[str, Waits] = {
     "pipegcn": {TRANSFER},
     "adaqp": ASSIGNED,
     "psc-gcn": {ASKED, TRANSFER} | EDGES,
-    "graphsage": {COUNTS, TRANSFER, READ, OWNED} | SAMPLED | SEEN | LABOR,
+    "graphsage": {COUNTS, TRANSFER, READ, OWNED, FILED} | SAMPLED | SEEN | LABOR,
     "cooperative": {COUNTS, TRANSFER, OWNED},
     "p3": {TRANSFER, OWNED},
     "fastgcn": {COUNTS, TRANSFER, PLACED} | GLOBAL,

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -53,6 +55,7 @@ def check(
     asked: list[list[NDArray[np.int64]]],
     cached: list[NDArray[np.int64]],
     columns: bool,
+    files: bool = False,
 ) -> None:
     """Values, figures, and bytes by the closed form: what peers want of a rank is what it sends."""
     width = len(COLUMNS) if columns else WIDTH
@@ -65,32 +68,40 @@ def check(
             sent = sum(data.owner[i] == r for p in range(world) for i in fetched[p])
             assert got.control == 8 * (world - 1) + 4 * len(fetched[r]), (k, r)
             assert got.feature == sent * width * ITEM, (k, r)
-            assert got.described == {
+            described = {
                 "input_nodes": len(ask[r]),
                 "remote_nodes": len(wanted[r]),
                 "cached_nodes": len(wanted[r]) - len(fetched[r]),
             }
+            if files:  # once for the rank itself, and once for all its peers
+                own = set(np.flatnonzero(data.owner == r)) - set(cached[r])
+                described["disk_nodes"] = len(own & set(ask[r])) + len(own & set().union(*fetched))
+                assert got.disk == described["disk_nodes"] * WIDTH * ITEM
+            assert got.described == described, (k, r)
 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
-    ("world", "owners", "columns", "cache", "aside"),
+    ("world", "owners", "columns", "cache", "aside", "files"),
     [
-        (2, None, False, False, False),
-        (3, None, False, True, True),
-        (3, 2, True, True, False),  # the last rank owns nothing
+        (2, None, False, False, False, False),
+        (3, None, False, True, True, False),
+        (3, 2, True, True, False, False),  # the last rank owns nothing
+        (3, 2, False, False, False, True),
+        (3, None, True, True, True, True),
     ],
 )
 def test_any_ids_give_their_rows_and_each_remote_node_costs_one_id_and_one_row(
-    world: int, owners: int | None, columns: bool, cache: bool, aside: bool
+    world: int, owners: int | None, columns: bool, cache: bool, aside: bool, files: bool, tmp_path: Path
 ) -> None:
     data = sharded(world, owners)
     asked = asks(data, world)
     rng = np.random.default_rng(3)
     # Own nodes are among them: they are not asked for.
     cached = [rng.permutation(NODES)[: 30 if cache else 0] for _ in range(world)]
-    by_rank = run_ranks(gather_each, world, data, asked, COLUMNS if columns else None, cached, aside=aside)
-    check(data, world, by_rank, asked, cached, columns)
+    folder, chosen = tmp_path if files else None, COLUMNS if columns else None
+    by_rank = run_ranks(gather_each, world, data, asked, chosen, cached, aside=aside, folder=folder)
+    check(data, world, by_rank, asked, cached, columns, files)
     for r in range(world):
         filled = [set(cached[p]) - set(np.flatnonzero(data.owner == p)) for p in range(world)]
         assert by_rank[r][0].control == 8 * (world - 1) + 4 * len(filled[r])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from support.wire import communicator
 from torch import Tensor
 
+from harness.graph.disk import RowsOnDisk
 from harness.runtime.batches import Background
 from harness.runtime.comm import Communicator
 from harness.runtime.features import FeatureStore, RowStore
@@ -31,18 +33,23 @@ class Sharded:
         row = [int((self.owner[:i] == self.owner[i]).sum()) for i in range(self.owner.size)]
         return _read_only(np.array(row, np.int32))
 
-    def store(self, comm: Communicator) -> FeatureStore:
-        inner = torch.from_numpy(self.rows[self.owner == comm.rank])
-        return FeatureStore(comm, inner, _read_only(self.owner), self.local())
+    def store(self, comm: Communicator, folder: Path | None = None) -> FeatureStore:
+        """Return a rank's store, of rows in a file if there is a folder for it."""
+        own, disk = self.rows[self.owner == comm.rank], None
+        if folder is not None:
+            np.save(file := folder / f"rank{comm.rank}.npy", own)
+            own, disk = own[:0], RowsOnDisk(file)
+        return FeatureStore(comm, torch.from_numpy(own), _read_only(self.owner), self.local(), disk=disk)
 
 
 @dataclass
 class Gathered:
-    """What a rank got, the bytes it sent for it by purpose, and the figures that `read` told."""
+    """What a rank got, the bytes it sent and read for it by purpose, and the figures that `read` told."""
 
     rows: NDArray[np.float32] | None
     control: int
     feature: int
+    disk: int
     described: dict[str, int] = field(default_factory=dict)
 
 
@@ -55,11 +62,17 @@ def gather_each(
     cached: list[NDArray[np.int64]],
     *,
     aside: bool,
+    folder: Path | None = None,
 ) -> list[Gathered]:
-    """Fill the cache, which comes first in the results, then gather `asks[k][rank]` for each k."""
+    """Fill the cache, which comes first in the results, then gather `asks[k][rank]` for each k.
+
+    With a `folder` rows are in files there, and the memory holds own ones among those that are cached.
+    """
     comm = communicator(rank, world)
-    store, background = data.store(comm), Background(comm)
+    store, background = data.store(comm, folder), Background(comm)
     chosen = None if columns is None else torch.from_numpy(columns)
+    if folder is not None:
+        store.hold(cached[rank])
     found = [_counted(comm, partial(store.fill, cached[rank]))]
     for ask in asks:
         work = partial(store.read, ask[rank], chosen)
@@ -104,11 +117,12 @@ def _counted(comm: Communicator, work: Callable[[], Read | None]) -> Gathered:
     before = comm.traffic.sent("setup")
     read = work()
     after = comm.traffic.sent("setup")
-    assert all(after[p] == before[p] for p in after if p not in ("control", "feature"))
-    control, feature = (after[p] - before[p] for p in ("control", "feature"))
+    known = ("control", "feature", "disk")
+    assert all(after[p] == before[p] for p in after if p not in known)
+    counted = [after[p] - before[p] for p in known]
     if read is None:
-        return Gathered(None, control, feature)
-    return Gathered(read[0].numpy(), control, feature, read[1])
+        return Gathered(None, *counted)
+    return Gathered(read[0].numpy(), *counted, read[1])
 
 
 def put_and_read(

@@ -6,9 +6,10 @@ import hashlib
 import json
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.caches import cache_root
 from harness.data.graph import GraphData
@@ -18,14 +19,18 @@ from harness.data.partition.view import META, Ints, PartitionedGraph, Rows, writ
 from harness.data.prepared import (
     FINGERPRINT_DIGITS,
     Report,
+    chunk_rows,
     content_hash,
+    fingerprint,
     known_hash,
     locked,
     made_once,
+    npy_writer,
     open_graph,
     to_stderr,
 )
 from harness.deferred import numpy as np
+from harness.deferred import torch
 from harness.errors import DataError, UserError, writing
 from harness.files import RECORD, read_text, write_whole
 from harness.spec import PartitionSpec, PluginSource
@@ -33,6 +38,7 @@ from harness.spec import PartitionSpec, PluginSource
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+RowType = Literal["float32", "float16", "bfloat16"]
 FORMAT = 3  # part of the key: raise it when a view's files change
 HASHED = ("indptr.npy", "indices.npy", "train_mask.npy", "weights.npy")  # all that a partition depends on
 HASH_FILE = "topology-hash.json"
@@ -105,6 +111,56 @@ def ensure_partitioned(
             with locked(target):
                 write_whole(target / name / META, json.dumps(meta | {"topology": str(topology)}, indent=1))
     return _paths(target, inductive)
+
+
+def row_type(options: Mapping[str, Any]) -> RowType | None:
+    """Return the dtype of the features that a method with these options reads from files; None if it does not."""
+    return options.get("on_disk", "float32") if options.get("storage") == "disk" else None
+
+
+def ensure_rows(
+    graph_dir: Path, views: PartitionPaths, dtype: RowType, *, check: bool = True, report: Report = to_stderr
+) -> Path:
+    """Return the directory of the features of each part's nodes, writing it if need be.
+
+    It has `train/rank{r}.npy` and `full/rank{r}.npy`, those of a view's part in the order of its inner nodes: float32
+    or float16 [n_in, F], and of bfloat16 the bits as uint16. It lies in `cache/rows`; what `ensure_partitioned` says of
+    damage and of other processes holds.
+
+    Raises:
+        UserError: a feature is too large for float16.
+    """
+    partition = views.full.parent
+    what = {"features": fingerprint(graph_dir), "partition": partition.name, "dtype": dtype}
+    key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+
+    def build(work: Path) -> None:
+        features = open_graph(graph_dir).features
+        for view in dict.fromkeys((views.train, views.full)):
+            (work / view.name).mkdir()
+            nodes = np.load(view / "nodes.npy", mmap_mode="r")
+            for rank in range(len(partition_table(view)) - 1):
+                inner = np.load(view / f"rank{rank}/inner.npy", mmap_mode="r")
+                shape, step = (inner.size, features.shape[1]), chunk_rows(features.shape, features.itemsize)
+                stored = np.uint16 if dtype == "bfloat16" else np.dtype(dtype)
+                with npy_writer(work / view.name / f"rank{rank}.npy", shape, stored) as append:
+                    for start in range(0, inner.size, step):
+                        append(_rounded(features[nodes[inner[start : start + step]]], dtype))
+        write_whole(work / META, json.dumps(what))
+
+    return made_once(partition.parent.parent / "rows" / key, META, build, report, check=check)
+
+
+def _rounded(rows: NDArray[np.float32], dtype: RowType) -> NDArray[Any]:
+    if dtype == "bfloat16":
+        return torch.from_numpy(rows).to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
+    with np.errstate(over="ignore"):
+        stored = rows.astype(dtype)
+    if np.isinf(stored).any() and not np.isinf(rows).any():
+        raise UserError(
+            f"a feature of {np.abs(rows).max():.4g} is too large for float16", key="on_disk", fix="use bfloat16"
+        )
+    return stored
 
 
 def find_partitioned(

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from harness.metrics import WITHIN
 from harness.report.columns import Matrix
 from harness.report.figure import LOG_FROM, Axis, Chart, Figure, Layer, make_figure, stacked_bars, tidy
 from harness.report.palette import PURPOSES
 from harness.report.sections import Section
 from harness.report.table import Cell, Key, Table, components_table, number_cells, variants_table
-from harness.report.values import components, largest_total, values_of
+from harness.report.values import Values, components, largest_total, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, prose
 from harness.report.views.batches import ALIKE, exchanges, savings_of
@@ -30,7 +31,8 @@ class TrafficView(ReportView):
     def table(self) -> Table | None:
         section = self.section
         purposes = components(section, "purpose")
-        if (swaps := purposes.pop("swap", {})) and not purposes:
+        within = {name: own for name in WITHIN if (own := purposes.pop(name, {}))}
+        if within and not purposes:
             purposes = {"model": values_of(section, "bytes_model")}  # nothing is sent, and that is shown
         size, unit = byte_unit(largest_total(purposes))
         caption = prose("traffic.table", unit=unit, size=size)
@@ -44,21 +46,24 @@ class TrafficView(ReportView):
         def column(own: dict[Key, Cell]) -> Callable[[Variant, int, int], Cell]:
             return lambda variant, parts, _: own.get((variant, parts), Cell())
 
-        def swapped(variant: Variant, parts: int, places: int) -> Cell:
-            return Cell(fixed(found.mean / size, places)) if (found := swaps.get((variant, parts))) else Cell()
+        def moved(own: Values) -> Callable[[Variant, int, int], Cell]:
+            return lambda variant, parts, places: (
+                Cell(fixed(found.mean / size, places)) if (found := own.get((variant, parts))) else Cell()
+            )
 
         more = {
             f"Saved of {name} (%)": column({key: Cell(f"{100 * share:,.1f}") for key, share in own.items()})
             for name, own in savings.items()
         }
-        more |= {"swap, not sent": swapped} if swaps else {}
+        more |= {f"{name}, not sent": moved(own) for name, own in within.items()}
         title = f"Traffic ({unit} per epoch, all ranks)"
         return components_table(section, purposes, size, title, caption, more=more)
 
     def figure(self) -> Figure | None:
         section = self.section
         purposes = components(section, "purpose")
-        purposes.pop("swap", None)
+        for name in WITHIN:
+            purposes.pop(name, None)
         if not purposes:
             return None
         size, unit = byte_unit(largest_total(purposes))
