@@ -49,12 +49,13 @@ def doctor(
     if bench:
         _bench()
         return
+    from harness.launch.hardware import cores
     from harness.results.environment import collect
 
     directory = use_data_dir(data_dir)
     checks = [*map(_import, IMPORTS)]
     if checks[0][1]:  # torch
-        facts = collect()
+        facts = collect(cores())
         dirty = " with changes" if facts["dirty"] else ""
         rows = [
             ("harness", f"{facts['harness']}, commit {facts['commit'] or 'unknown'}{dirty}"),

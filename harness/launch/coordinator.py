@@ -13,7 +13,7 @@ from harness.deferred import torch
 from harness.errors import UserError
 from harness.gpus import usable_gpus
 from harness.launch.group import GRACE_S, TERM_S, GroupResult, RankFailure
-from harness.launch.hardware import blocks, unlike_gpus
+from harness.launch.hardware import blocks, cores, unlike_gpus
 from harness.launch.machines import OneMachine, TrialJob
 from harness.launch.process import is_loopback, placements_of
 from harness.launch.rendezvous import CALL, Cluster, Coordination, Hub, Peer, address_towards, interface_of, wait_for
@@ -55,13 +55,13 @@ class NodeInfo:
     @classmethod
     def here(cls, session: str, address: str) -> NodeInfo:
         """Describe this machine."""
-        found, names = collect(), [gpu.name for gpu in usable_gpus()]
+        found, names = collect(cores()), [gpu.name for gpu in usable_gpus()]
         return cls(session, address, len(names), {key: found.get(key) for key in _HARDWARE}, names)
 
 
 def plan_of(suite: Suite, trials: Sequence[TrialConfig], cluster: Cluster) -> dict[str, Any]:
     """Return what must be alike on all nodes."""
-    found = collect()
+    found = collect(cores())
     return {
         "nodes": cluster.nodes,
         "versions": {key: found[key] for key in ("harness", "commit")} | {"torch": torch.__version__},

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from harness.errors import UserError
 from harness.launch.group import GroupResult, RankFailure
-from harness.launch.hardware import check_device
+from harness.launch.hardware import check_device, cores
 from harness.launch.inputs import InputCache, TrialInputs, on_todays_data
 from harness.launch.machines import OneMachine, SpeedReference, TrialJob, explain
 from harness.launch.process import Latest, clean_scratch
@@ -287,7 +287,7 @@ def run_suite(
         gc.freeze()  # what is known of the suite stays, so that a collection looks through little
         try:
             reference = SpeedReference(store.directory)
-            runner = TrialRunner(suite, store, inputs, collect() if queue.left else {}, on, leases, reference)
+            runner = TrialRunner(suite, store, inputs, collect(cores()) if queue.left else {}, on, leases, reference)
             _run_queue(queue, runner, shown, len(trials), options.wait)
             with suppress(KeyboardInterrupt):  # all trials have ended
                 reference.after(queue.slots.quiet())

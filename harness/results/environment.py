@@ -31,9 +31,10 @@ from harness.version import built_from, release
 PACKAGES = "torch", "dgl", "numpy", "scipy", "numba", "pandas", "pyarrow", "pydantic", "pymetis", "scikit-learn"
 
 
-def collect() -> dict[str, Any]:
+def collect(usable: int | None = None) -> dict[str, Any]:
     """Return versions and hardware as JSON; None for what is not there.
 
+    `usable`: the cores that this process may use, by its quota; None: those that it may run on.
     `commit` and `dirty` are those of the checkout that `harness` was imported from, else of the build that is
     installed; None where that is unknown. Memory in bytes. The host's name is not recorded: `machine` distinguishes
     hosts.
@@ -60,7 +61,7 @@ def collect() -> dict[str, Any]:
         "cpu": cpu,
         "cores": psutil.cpu_count(logical=False),
         "logical_cores": psutil.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "usable_cores": usable or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None),
         "machine": machine(),
         "memory_bytes": psutil.virtual_memory().total,
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),

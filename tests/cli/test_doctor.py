@@ -24,7 +24,7 @@ def test_no_gpu_is_no_defect(capsys: pytest.CaptureFixture[str], monkeypatch: py
     from harness.results import environment
 
     facts = environment.collect()
-    monkeypatch.setattr(environment, "collect", lambda: facts | {"gpus": []})
+    monkeypatch.setattr(environment, "collect", lambda usable: facts | {"gpus": []})
     assert lines(capsys)["nvml"] == ("-", "no GPU")
 
 

@@ -55,6 +55,7 @@ def test_an_installed_copy_tells_its_commit_by_its_version(
 ) -> None:
     monkeypatch.setattr(version, "__version__", installed)
     monkeypatch.setattr(environment, "checkout", lambda _: (None, None))
+    assert environment.collect(3)["usable_cores"] == 3  # a quota
     found = environment.collect()
     assert (found["commit"], found["dirty"]) == told
     assert found["harness"] == "0.1.0"
