@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from harness.launch.planner import PlannedTrial
     from harness.results.record import Record
     from harness.results.record_store import ResultStore
+    from harness.results.scaling import Machines
 
 
 @suite_command("warm")
@@ -28,7 +31,14 @@ def plan(
     executor: Executor = "local",
     slurm: SlurmSettings = None,
     nnodes: Nodes = None,
-) -> None:
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on", metavar="RANKSxcore[/EACH],NETWORK", help="Predict an epoch on machines with cores like these, "
+            "from trials in fewer parts: 16xcore,10gbit, or 16xcore/8,10gbit for eight ranks a host.",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
     """List what a run would do.
 
     It says of every trial whether it is done, is to run or is skipped, and why. It says how much memory the largest
@@ -43,29 +53,37 @@ def plan(
     is published, from that: no data are needed.
 
     The time is that of trials that ran on this machine before. Where there are none, arithmetic gives a rough one.
+
+    With --on it plans for as many parts as there are ranks, and predicts an epoch there from trials of the suite in
+    two parts and more; trials in one part show what boundary rows cost. It says how far such predictions were off.
     """
     from harness.launch.executors import executor_of
+    from harness.launch.hardware import Capacity
     from harness.launch.planner import plan as make_plan
-    from harness.launch.planner import require_means, total, warnings
+    from harness.launch.planner import require_means, warnings
     from harness.results.record_store import ResultStore, read_records
     from harness.results.stats import trials as trials_text
 
+    elsewhere = None if on is None else _machines(on)
+    asked = asked if elsewhere is None else replace(asked, parts=str(elsewhere.ranks))
     loaded, trials = asked.select(build=False)
     nodes = node_count(nnodes or "1")
-    machines = executor_of(executor, asked.plugin or [], executor_option=slurm)(slurm or []).capacity(nodes)
+    if elsewhere is None:
+        machines = executor_of(executor, asked.plugin or [], executor_option=slurm)(slurm or []).capacity(nodes)
+    else:  # whose memory nobody has said
+        machines = Capacity(sys.maxsize, where="each host", nodes=elsewhere.ranks // elsewhere.each)
     require_means(trials, loaded, machines)
-    here = executor == "local" and nodes == 1
+    here = executor == "local" and nodes == 1 and elsewhere is None
     store = ResultStore(asked.results, loaded.name)
     records = [*read_records(store.directory).values()] if store.directory.is_dir() else []
     planned = make_plan(trials, store, asked.run_options(), machines, records)
     columns = ["id", "state", "trial", "memory a rank", "fits", "reason"]
     table(columns, [_cells(each) for each in planned], spare=["memory a rank", "id"])
-    for each in planned if memory else ():
-        rows = [(name, bytes_text(size)) for name, size in each.largest.items()]
-        rows.append(("together", bytes_text(total(each.largest))))
-        typer.echo("")
-        table(["memory of the largest rank", "at most"], rows, title=each.trial.label)
+    if memory:
+        _show_memory(planned)
     _show_bytes(planned)
+    if elsewhere is not None:
+        _show_elsewhere(planned, records, elsewhere)
     for line in _show_partitions(planned):
         typer.echo(f"note: {line}")
     for trial in planned:
@@ -81,6 +99,22 @@ def plan(
         typer.echo(line)
     for command in sorted({p.command for p in planned if p.command}):
         typer.echo(f"get the missing data: {command}")
+
+
+def _machines(text: str) -> Machines:
+    from harness.results.scaling import Machines  # with numpy
+
+    return Machines.parse(text)
+
+
+def _show_memory(planned: Sequence[PlannedTrial]) -> None:
+    from harness.launch.planner import total
+
+    for each in planned:
+        rows = [(name, bytes_text(size)) for name, size in each.largest.items()]
+        rows.append(("together", bytes_text(total(each.largest))))
+        typer.echo("")
+        table(["memory of the largest rank", "at most"], rows, title=each.trial.label)
 
 
 def _show_bytes(planned: Sequence[PlannedTrial]) -> None:
@@ -116,6 +150,39 @@ def _show_bytes(planned: Sequence[PlannedTrial]) -> None:
         )
     if sources:
         typer.echo(f"note: METIS' boundary as published, not of a partition made here: {'; '.join(sources)}")
+
+
+def _show_elsewhere(planned: Sequence[PlannedTrial], records: Sequence[Record], machines: Machines) -> None:
+    """Print an epoch on other machines, predicted from trials in fewer parts, and how far such predictions were off."""
+    from harness.results.scaling import Shape, alike, held_out, key_of, scaled, sure
+
+    groups = alike(records)
+    error = sure(held_out(groups.values(), machines.link))
+    rows, behind = list[tuple[str | None, ...]](), False
+    for each in {p.trial.seedless: p for p in planned}.values():
+        name, known = each.trial.label.rpartition(" seed=")[0], groups.get(key_of(each.trial), {})
+        try:
+            shape = Shape.of(known, machines.ranks, each.partition or (), each.boundary, each.sent)
+            found = scaled(known, machines, shape)
+        except UserError as reason:
+            rows.append((name, *[""] * 5, str(reason)))
+            continue
+        epoch = found.epoch_time_s
+        between = f"{epoch / error.factor:.3g} to {epoch * error.factor:.3g} s"
+        parts = ", ".join(map(str, sorted(parts for parts in known if parts <= machines.ranks)))
+        behind |= found.overlapped_s > 0
+        seconds = found.compute_s, found.exchange_s + found.overlapped_s, found.reduce_s
+        times = [f"{value:.2g} s" for value in seconds]
+        rows.append((name, f"{epoch:.3g} s", between, *times, f"trials in {parts} parts"))
+    hosts = machines.ranks // machines.each
+    typer.echo("")
+    title = f"an epoch of {machines.ranks} ranks on {hosts} hosts at {machines.link.label}, predicted: not measured"
+    table(["trial", "epoch", "between", "compute", "exchanges", "all-reduce", "from"], rows, title=title)
+    if behind:
+        typer.echo(
+            "note: exchanges of pipelined methods run behind the rest of an epoch, which is as long as the longer"
+        )
+    typer.echo(f"note: predictions of more parts than two from one and two were {error}")
 
 
 def _show_partitions(planned: Sequence[PlannedTrial]) -> list[str]:

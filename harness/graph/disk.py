@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.data.prepared import read_header
+from harness.data.prepared import map_npy
 from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.errors import DataError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 READERS = 8  # threads that wait for the disk: it answers several questions in little more than the time of one
+AGAIN = "remove its directory, and it is made again"
 AT_ONCE = 1 << 20  # bytes that a thread reads before they are copied to where they belong
 
 
@@ -37,14 +38,13 @@ class RowsOnDisk:
         count: rows that were read from the file so far; a row that is asked for twice in one call counts once.
 
     Raises:
-        DataError: the file is none of these.
-        OSError: it cannot be opened.
+        DataError: the file is none of these, or cannot be read.
     """
 
     def __init__(self, file: Path) -> None:
-        with file.open("rb") as stream:
-            (self.rows, self.width), dtype, _ = read_header(stream, file)
-            self._start = stream.tell()
+        mapped = map_npy(file, AGAIN)
+        (self.rows, self.width), dtype = mapped.shape, mapped.dtype
+        self._start = file.stat().st_size - mapped.nbytes
         kinds = {"float32": torch.float32, "float16": torch.float16, "uint16": torch.bfloat16}
         if dtype.name not in kinds:
             raise DataError(f"has values of {dtype}", file=file)
@@ -106,7 +106,7 @@ class RowsOnDisk:
             place, own = self._start + int(rows[start]) * size, view[start * size : end * size]
             while len(own):
                 if not (got := os.preadv(self._handle, (own,), place)):
-                    raise DataError("ends early", file=self._file, fix="remove its directory, and it is made again")
+                    raise DataError("ends early", file=self._file, fix=AGAIN)
                 place, own = place + got, own[got:]
 
     def _values(self, found: NDArray[Any]) -> Tensor:

@@ -77,6 +77,7 @@ class PlannedTrial:
     partition: Table | None = None  # of the graph that is trained on, if it is known
     sent: int | None = None  # bytes of an epoch, of all ranks; None: there is no closed form, or no boundary is known
     published: str = ""  # whose boundary that is, where the partition is not known
+    boundary: int | None = None  # nodes of all parts, of the partition or as published
 
     @property
     def largest(self) -> Components:
@@ -192,7 +193,7 @@ class _Planner:
             boundary = round(known[0] * info.nodes)
         return PlannedTrial(
             trial, state, reason, command, status, memory, info, lacking, said, train,
-            sent(trial, info, model, boundary), known[2] if known else "",
+            sent(trial, info, model, boundary), known[2] if known else "", boundary,
         )  # fmt: skip
 
     def _lacking(self, trial: TrialConfig, memory: Sequence[Components]) -> Shortage | None:

@@ -132,7 +132,7 @@ def shares_cores(record: Record) -> bool:
     return bool(ranks * threads > cores)
 
 
-def project(record: Record, link: HostLink) -> Projection:
+def project(record: Record, link: HostLink, *, worked: bool | None = None) -> Projection:
     """Predict a trial's epoch on another network; the module says how.
 
     Phases are means over epochs; they are scaled so that they add up to the trial's headline epoch time, CPU seconds
@@ -141,6 +141,7 @@ def project(record: Record, link: HostLink) -> Projection:
     Args:
         record: a trial that ended well, of at least two ranks.
         link: that each host has there; its rate may be infinite.
+        worked: count the seconds that cores worked, whether or not ranks shared them; None: where they did.
 
     Raises:
         UserError: the record has not what it takes (see `why_not`).
@@ -152,7 +153,7 @@ def project(record: Record, link: HostLink) -> Projection:
         return sum(seconds for phase, seconds in phases.items() if phase not in NOT_COMPUTE)
 
     sent = _transfers(record, link)
-    shared = shares_cores(record)
+    shared = shares_cores(record) if worked is None else worked
     phases = max(record.result["rank_cpu"] if shared else _rank_phases(record), key=compute)
     scale = 1.0 if shared else float(record.result["epoch_time_s"]) / sum(phases.values())
     if link.sockets:

@@ -9,9 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.commands import NO_GPU, harness
+from support.scaled import computed
 
 from harness.launch.hardware import Capacity
+from harness.results.record import Record
+from harness.results.record_store import ResultStore
 from harness.runtime.run_config import Rates
+from harness.suite.expand import expand
+from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -223,3 +228,37 @@ def test_plan_says_what_a_published_graph_sends_without_its_data(
     assert "bytes an epoch" not in out
     _, out, _ = harness(capsys, "plan", "tiny.yaml", *given, "--set", "partition={method: random}", "--parts", "8")
     assert "bytes an epoch" not in out
+
+
+def test_plan_predicts_an_epoch_on_machines_that_are_not_here(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two ranks computed 3 s each, one 6 s: four compute 1.5 s."""
+    code, out, _ = harness(capsys, "plan", "tiny.yaml", "--on", "4xcore,8mbit")
+    assert code == 0
+    assert "an epoch of 4 ranks on 4 hosts at 8 Mbit/s, predicted: not measured" in out
+    assert re.search(r"^ring sage-2x4 full P=4 chunk +no trial in 2 to 4 parts ran here$", out, re.M)
+    store = ResultStore(Path("results"), "tiny")
+    for trial in expand(load_suite(Path("tiny.yaml"))):
+        parts = trial.partition.parts
+        table = [{"part": "total", "boundary": 4 * (parts - 1), "edges": 24, "edges_cut": 4 * (parts - 1)}]
+        known = {"trial": trial.id, "suite": "tiny", "label": trial.label, "status": "ok", "wall_s": 9.0}
+        known |= {"started": "2026-01-02T03:04:05+00:00", "config": trial.model_dump(mode="json"), "dataset": {}}
+        made = computed([6.0] if parts == 1 else [3.0, 3.0], 1_000_000, boundary=4 * (parts - 1))
+        record = Record.model_validate(known | made | {"partition": table})
+        with store.runner():
+            store.commit(trial.id, record, [], "")
+    code, out, _ = harness(capsys, "plan", "tiny.yaml", "--on", "4xcore,8mbit", "--set", "partition.method=chunk")
+    assert code == 0
+    assert "4 parts are not known (harness partition makes them)" in out
+    assert harness(capsys, "partition", "ring", "--method", "chunk", "--parts", "4")[0] == 0
+    code, out, _ = harness(capsys, "plan", "tiny.yaml", "--on", "4xcore/2,8mbit")
+    assert code == 0
+    # Two ranks of a host share its link. The bytes of four parts are those of the closed form: a few hundred.
+    row = r"^ring sage-2x4 full P=4 chunk +(\S+) s +(\S+) to (\S+) s +1.5 s +(\S+) s +0 s +trials in 1, 2 parts$"
+    found = re.search(row, out, re.M)
+    assert found, out
+    epoch, low, high, exchange = map(float, found.groups())
+    assert low < epoch < high
+    assert 0 < exchange < 0.01
+    assert epoch == pytest.approx(1.5 + exchange, rel=0.01)
+    code, _, error = harness(capsys, "plan", "tiny.yaml", "--on", "16xH100,400gbit")
+    assert (code, "--on: '16xH100,400gbit' are no machines" in error) == (2, True)

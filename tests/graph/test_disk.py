@@ -68,9 +68,12 @@ def test_what_is_held_is_replaced(tmp_path: Path) -> None:
 
 def test_a_file_that_ends_early_is_named(tmp_path: Path) -> None:
     file, _ = written(tmp_path, "float32")
+    rows = RowsOnDisk(file)
     os.truncate(file, file.stat().st_size - 1)
     with pytest.raises(DataError, match=r"rows\.npy: ends early \(remove its directory, and it is made again\)"):
-        RowsOnDisk(file).read(np.array([ROWS - 1]), torch.empty(1, WIDTH))
+        rows.read(np.array([ROWS - 1]), torch.empty(1, WIDTH))
+    with pytest.raises(DataError, match=r"rows\.npy: not a whole \.npy file .* \(remove its directory"):
+        RowsOnDisk(file)
     np.save(file, VALUES.astype(np.int64))
     with pytest.raises(DataError, match="has values of int64"):
         RowsOnDisk(file)

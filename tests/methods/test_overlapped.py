@@ -32,6 +32,7 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_overlap_changes_rounding_alone(weighted: bool, tmp_path: Path) -> None:

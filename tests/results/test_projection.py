@@ -77,6 +77,15 @@ def test_two_ranks_by_hand(measured) -> None:
     assert found.communication == pytest.approx(5.04 / 5.54)
 
 
+def test_seconds_that_cores_worked_are_asked_for(measured) -> None:
+    """They are not scaled to the epoch, and nothing is waited for; phases are, unless ranks shared cores."""
+    rows = [channel(1, 1_000_000, 0)], [channel(0, 0, 1_000_000)]
+    record = measured(*rows, rank_cpu=[{"forward": 0.2, "wait": 3.0}, {"forward": 0.3, "comm": 0.1, "wait": 3.0}])
+    found = project(record, HostLink(8e6, sockets=False), worked=True)
+    assert (found.compute_s, found.wait_s, found.exchange_s) == pytest.approx((0.3, 0, 1))
+    assert wire_only(record, 8e6).compute_s == pytest.approx(0.5)
+
+
 def test_swaps_stay_on_their_host(measured) -> None:
     swap = channel(-1, 10_000_000, 10_000_000, calls=50, purpose="swap")
     rows = [channel(1, 3_000_000, 0), reduction(2_000_000)], [channel(0, 0, 3_000_000), reduction(2_000_000)]

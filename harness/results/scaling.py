@@ -1,0 +1,280 @@
+"""Scaling: what an epoch would take in more parts than were trained, on machines that one does not have.
+
+From trials that differ in the number of parts alone, by a model without a constant that is fitted to the answer:
+
+- All ranks compute C(P) = a + b X(P), X the rows that an epoch brings from other ranks: boundary rows of full-graph
+  methods, remote input nodes of mini-batch ones. Trials in the fewest and the most parts give a and b, where there is
+  one number of parts b is 0. Where cut edges are left out b is below 0; half of what was measured is the least. Seconds
+  are those that cores worked, so that ranks may have shared them.
+- The busiest rank's share of C(P) / P is what it was in the most parts, or that of its edges where the partition is
+  known.
+- X(P) of a full-graph method grows like the boundary: of the partition where that is known, or published, else on a
+  line through the last two that are known, in logarithms. Of a batch's input nodes a share 1 - (1 - c)^k is remote, c
+  the share of edges that are cut; k is what trials in the most parts show.
+- What a rank sends grows like X(P) / P, or as the method's closed form has it; ranks of one host send what leaves it
+  through one link. What software took for it grows alike. An all-reduce is a ring: 2 (P - 1) / P times the
+  weights, in each of the steps, of which batches leave a rank 1 / P.
+
+It is blind to memory bandwidth that ranks of a host share, to caches that hold more of a smaller part, and to what a
+call costs, as `harness.results.projection` is, which it builds on.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from harness.data.partition.view import TOTAL
+from harness.errors import UserError
+from harness.results.projection import NOT_COMPUTE, HostLink, Projection, parse_link, project, why_not
+from harness.results.record import Record
+from harness.results.reduce import between_ranks
+from harness.suite.schema import TrialConfig
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Ranks on machines that one does not have, `each` of them on a host; `link`: a host's."""
+
+    ranks: int
+    each: int
+    link: HostLink
+
+    @classmethod
+    def parse(cls, text: str) -> Machines:
+        """Read "16xcore,10gbit" (a rank a host) or "16xcore/8,10gbit" (eight a host); UserError for anything else."""
+        fix = "such as 16xcore,10gbit, or 16xcore/8,10gbit for eight a host"
+        found = re.fullmatch(r"([1-9]\d*)xcore(?:/([1-9]\d*))?,(\S+)", text)
+        if found is None:
+            raise UserError(f"'{text}' are no machines", key="--on", fix=fix)
+        ranks, each = int(found[1]), int(found[2] or 1)
+        if ranks < 2 or ranks % each:
+            raise UserError(f"{ranks} ranks cannot be shared among hosts of {each}", key="--on", fix=fix)
+        return cls(ranks, each, parse_link(found[3], "--on"))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Trials of some seeds in so many parts: medians of the cores' seconds and of the busiest rank's excess."""
+
+    parts: int
+    compute_s: float  # of all ranks together
+    excess: float  # largest / mean of the ranks
+    rows: float  # X: 0 in one part
+    inputs: float | None  # that batches read, X among them; None of full-graph methods
+    record: Record  # one of them
+
+    @classmethod
+    def of(cls, parts: int, records: Sequence[Record]) -> Measured:
+        """Take the medians of trials in so many parts."""
+        ranks = [_compute(record) for record in records]
+        excess = statistics.median(max(own) * len(own) / sum(own) for own in ranks)
+        rows = statistics.median(_rows(record) for record in records)
+        inputs = records[0].result["stats"]["input_nodes"] if _draws(records[0]) else None
+        return cls(parts, statistics.median(map(sum, ranks)), excess, rows, inputs, records[0])
+
+
+def alike(records: Iterable[Record]) -> dict[str, dict[int, list[Record]]]:
+    """Group the trials that scale by all but parts, seed and network, then by number of parts."""
+    groups: dict[str, dict[int, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        if record.status == "ok" and record.result.get("epoch_time_s") and any(record.result.get("rank_cpu") or ()):
+            with suppress(ValueError):  # of another version
+                trial = TrialConfig.model_validate(record.config)
+                if trial.device == "cpu" and (trial.partition.parts == 1 or why_not(record) is None):
+                    groups[key_of(trial)][trial.partition.parts].append(record)
+    return groups
+
+
+def key_of(trial: TrialConfig) -> str:
+    """Return what trials have in common that differ in parts, seed and network alone."""
+    spec = trial.partition.model_copy(update={"parts": 1})
+    return trial.model_copy(update={"partition": spec, "network": None}).seedless
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is known of a graph in parts, by their number.
+
+    `boundary`: boundary nodes, or of mini-batch methods the share of edges that are cut. `sent`: bytes of an epoch's
+    exchanges, as far as there is a closed form. `excess`: largest / mean edges of the parts that are asked for.
+    """
+
+    boundary: Mapping[int, float]
+    sent: Mapping[int, float] = field(default_factory=dict)
+    excess: float | None = None
+
+    @classmethod
+    def of(
+        cls, known: Mapping[int, Sequence[Record]], parts: int, table: Sequence[Mapping[str, Any]] = (),
+        published: int | None = None, sent: int | None = None,
+    ) -> Shape:  # fmt: skip
+        """Return what trials show, with more of `parts` parts.
+
+        `table`: of the partition, as far as it is known (see `partition_table`), `published`: its boundary, `sent`: the
+        bytes of an epoch, all-reduce included.
+        """
+        found = {each: statistics.median(map(_boundary, own)) for each, own in known.items()}
+        batches = any(map(_draws, (record for own in known.values() for record in own)))
+        if total := next((row for row in table if row["part"] == TOTAL), None):
+            found[parts] = _cut(total) if batches else float(total["boundary"])
+        elif published is not None and not batches:
+            found[parts] = float(published)
+        bytes_of = {} if batches else {each: _exchanged(own[0]) for each, own in known.items() if each > 1}
+        if bytes_of and sent is not None:
+            of = max(bytes_of)
+            bytes_of[parts] = sent - (known[of][0].result.get("bytes_model") or 0) * (parts - 1) / (of - 1)
+        edges = [row["edges"] for row in table if row["part"] != TOTAL]
+        return cls(found, bytes_of, max(edges) * len(edges) / sum(edges) if sum(edges) and not batches else None)
+
+    def at(self, parts: int) -> float:
+        """Return the boundary in so many parts: known, or on a line through the last two of fewer, in logarithms."""
+        if parts in self.boundary:
+            return self.boundary[parts]
+        known = sorted(each for each in self.boundary if 1 < each < parts and self.boundary[each])
+        if len(known) < 2:
+            raise UserError(f"{parts} parts are not known", fix="harness partition makes them")
+        low, high = known[-2:]
+        steps = math.log(parts / high) / math.log(high / low)
+        return float(self.boundary[high] * (self.boundary[high] / self.boundary[low]) ** steps)
+
+
+def scaled(known: Mapping[int, Sequence[Record]], machines: Machines, shape: Shape) -> Projection:
+    """Predict an epoch of `machines.ranks` parts from trials in fewer.
+
+    Args:
+        known: trials of one group of `alike`, by number of parts.
+        machines: where it would run.
+        shape: of the graph in these parts.
+
+    Raises:
+        UserError: no trial had two parts or more, or the boundary in so many parts is not known.
+    """
+    points = [Measured.of(parts, known[parts]) for parts in sorted(known) if parts <= machines.ranks]
+    if not points or points[-1].parts < 2:
+        raise UserError(f"no trial in 2 to {machines.ranks} parts ran here")
+    first, last, ranks = points[0], points[-1], machines.ranks
+    rows = last.rows if ranks == last.parts else _grown(last, shape.at(last.parts), shape.at(ranks))
+    slope = (last.compute_s - first.compute_s) / (last.rows - first.rows) if last.rows > first.rows else 0.0
+    base = project(last.record, replace(machines.link, ranks_per_host=1), worked=True)
+    sent = shape.sent if {ranks, last.parts} <= shape.sent.keys() else {ranks: rows, last.parts: last.rows}
+    more = sent[ranks] / ranks / (sent[last.parts] / last.parts) if sent[last.parts] else 1.0
+    # Of a rank's rows, to how many a host's link adds up: those that leave the host.
+    more *= machines.each * (ranks - machines.each) / (ranks - 1)
+    ring = (1 - 1 / ranks) / (1 - 1 / last.parts) if ranks > machines.each else 0.0
+    ring *= 1.0 if last.inputs is None else last.parts / ranks  # of each step
+    work = max(last.compute_s / 2, last.compute_s + slope * (rows - last.rows))
+    compute = work / ranks * (shape.excess or last.excess)
+    return Projection(compute, 0.0, base.exchange_s * more, base.reduce_s * ring, base.overlapped_s * more)
+
+
+def _grown(last: Measured, was: float, now: float) -> float:
+    """Return the rows that come where the boundary, or the share of cut edges, is `now` and not as it `was`."""
+    if last.inputs is None:
+        return last.rows * now / was if was else 0.0
+    share = last.rows / last.inputs if last.inputs else 0.0
+    if not 0 < share < 1 or not 0 < was < 1:
+        return last.rows
+    return float(last.inputs * (1 - (1 - share) ** (math.log(1 - min(now, 0.999)) / math.log(1 - was))))
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A trial in most parts, and its prediction from trials in fewer: seconds an epoch."""
+
+    record: Record
+    parts: int
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def error(self) -> float:
+        """Predicted / measured - 1."""
+        return self.predicted_s / self.measured_s - 1
+
+
+@dataclass(frozen=True)
+class Off:
+    """How far predictions were off that were held against measurements: shares, and in words where that was."""
+
+    median: float
+    worst: float
+    where: str
+
+    @property
+    def factor(self) -> float:
+        """By which times are off at most, one way or the other."""
+        return 1 + self.worst
+
+    def __str__(self) -> str:
+        return f"off by {100 * self.median:.0f} % in the median and {100 * self.worst:.0f} % at most, {self.where}"
+
+
+DESIGN = Off(0.16, 0.61, "see docs/design/networks.md")
+"""Of the suite `scaling`, at 100 Gbit/s."""
+
+
+def sure(found: Sequence[HeldOut]) -> Off:
+    """Return how far predictions were off, of these trials or, where there are none, of the design's."""
+    if not found:
+        return DESIGN
+    off = [max(1 + each.error, 1 / (1 + each.error)) - 1 for each in found]
+    return Off(statistics.median(off), max(off), f"in {len(off)} cases of this suite")
+
+
+def held_out(groups: Iterable[Mapping[int, Sequence[Record]]], link: HostLink, most: int = 2) -> list[HeldOut]:
+    """Predict the trials in more than `most` parts from those in no more, each rank on a host of its own.
+
+    What is measured is a trial's own projection onto the link by the seconds that its cores worked (see `project`).
+    """
+    found = []
+    for group in groups:
+        fewer = {parts: group[parts] for parts in group if parts <= most}
+        shape = Shape.of(group, max(group))
+        for parts in sorted(set(group) - set(fewer)) if any(each > 1 for each in fewer) else ():
+            predicted = scaled(fewer, Machines(parts, 1, link), shape).epoch_time_s
+            measured = statistics.median(project(record, link, worked=True).epoch_time_s for record in group[parts])
+            found.append(HeldOut(group[parts][0], parts, predicted, measured))
+    return found
+
+
+def _compute(record: Record) -> list[float]:
+    """Return the seconds an epoch that each rank's cores compute."""
+    return [
+        sum(seconds or 0.0 for phase, seconds in phases.items() if phase not in NOT_COMPUTE)
+        for phases in record.result["rank_cpu"]
+    ]
+
+
+def _draws(record: Record) -> bool:
+    """Return whether a method's batches read rows of other ranks."""
+    return "remote_nodes" in (record.result.get("stats") or {})
+
+
+def _rows(record: Record) -> float:
+    if _draws(record):
+        return float(record.result["stats"]["remote_nodes"])
+    return float(record.result.get("boundary_nodes") or 0)
+
+
+def _boundary(record: Record) -> float:
+    """Return what the rows from other ranks grow with; see `Shape`."""
+    total = next((row for row in record.partition or () if row["part"] == TOTAL), None)
+    if total is None:
+        return 0.0
+    return _cut(total) if _draws(record) else float(total["boundary"])
+
+
+def _cut(total: Mapping[str, Any]) -> float:
+    return float(total["edges_cut"] / max(1, total["edges"]))
+
+
+def _exchanged(record: Record) -> float:
+    """Return the bytes that an epoch's exchanges send, all ranks."""
+    return between_ranks(record.result) - float(record.result.get("bytes_model") or 0)
