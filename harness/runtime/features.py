@@ -500,7 +500,7 @@ class FeatureStore(RowStore):
     def hold(self, nodes: NDArray[np.int64]) -> None:
         """Hold in the host's memory the rows of a file that are of this rank's own among `nodes` (int64, distinct).
 
-        Traffic: a row for each that was not held before (disk).
+        What was held before is let go. Traffic: a row for each (disk).
         """
         assert self.disk is not None
         own = np.asarray(self.row[nodes[self.owner[nodes] == self.comm.rank]])
