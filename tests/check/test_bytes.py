@@ -93,6 +93,7 @@ def full_graph(rows: int, forward: list[int], backward: list[int], parameters: i
         "model": 2 * (WORLD - 1) * (parameters + 1) * ITEM,
         "control": control,
         "swap": 0,
+        "disk": 0,
     }
 
 
