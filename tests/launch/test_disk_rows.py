@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from launch.tiny import Silent, write_suite
 
-from harness.caches import cache_root
 from harness.launch.runner import run_suite
 from harness.launch.slots import RunOptions
 from harness.metrics import WITHIN
@@ -52,6 +52,9 @@ def test_training_from_a_disk_is_training(tmp_path: Path, monkeypatch: pytest.Mo
     assert between_ranks(disk) == between_ranks(plain)
     assert "disk" in WITHIN
     # Of each dtype the parts' files, of both views where training sees a part of the graph.
-    kept = sorted(path.relative_to(cache_root()).parts[2:] for path in cache_root().glob("rows/*/*/*.npy"))
     views = ("full", "train") if inductive else ("full",)
-    assert kept == sorted([(view, f"rank{rank}.npy") for view in views for rank in range(2)] * 2)
+    made = [meta for meta in (tmp_path / "cache" / "rows").glob("*/meta.json") if not meta.parent.name.startswith(".")]
+    assert {json.loads(meta.read_text())["dtype"] for meta in made} == {"float32", "bfloat16"}
+    for meta in made:
+        kept = {path.relative_to(meta.parent).as_posix() for path in meta.parent.glob("*/*.npy")}
+        assert kept == {f"{view}/rank{rank}.npy" for view in views for rank in range(2)}
