@@ -75,6 +75,7 @@ class RowsOnDisk:
             rows, at = rows[missing], at[missing]
         distinct, which = np.unique(rows, return_inverse=True)
         order = np.argsort(which, kind="stable")
+        ascending = which[order]
         # A few MiB, of the thread that asks: each reader's own would stay in its part of the heap.
         room = np.empty((min(READERS * self._at_once, distinct.size), self.width), self._dtype)
         with ThreadPoolExecutor(READERS) as readers:
@@ -82,7 +83,7 @@ class RowsOnDisk:
                 rows = distinct[first : first + READERS * self._at_once]
                 shares = [slice(k, k + self._at_once) for k in range(0, rows.size, self._at_once)]
                 list(readers.map(self._fill, [rows[own] for own in shares], [room[own] for own in shares]))
-                ours = order[slice(*np.searchsorted(which[order], [first, first + rows.size]))]
+                ours = order[slice(*np.searchsorted(ascending, [first, first + rows.size]))]
                 found = self._values(room[which[ours] - first])
                 out.index_copy_(0, upload(at[ours], out.device), upload(found, out.device, out.dtype))
         self.count += distinct.size

@@ -268,7 +268,7 @@ def base_of(group: Sequence[Record], label: str | None = None) -> Record | None:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A trial on a network, its seconds an epoch, and the projection of its twin onto that network."""
+    """A trial, its seconds an epoch, and what was projected for it from others: on its network, or in its parts."""
 
     trial: Record
     measured_s: float

@@ -30,9 +30,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.data.partition.view import TOTAL
+from harness.data.partition.view import TOTAL, imbalance
 from harness.errors import UserError
-from harness.results.projection import NOT_COMPUTE, HostLink, Projection, parse_link, project, why_not
+from harness.results.projection import NOT_COMPUTE, Comparison, HostLink, Projection, parse_link, project, why_not
 from harness.results.record import Record
 from harness.results.reduce import between_ranks
 from harness.suite.schema import TrialConfig
@@ -74,7 +74,7 @@ class Measured:
     def of(cls, parts: int, records: Sequence[Record]) -> Measured:
         """Take the medians of trials in so many parts."""
         ranks = [_compute(record) for record in records]
-        excess = statistics.median(max(own) * len(own) / sum(own) for own in ranks)
+        excess = statistics.median(map(imbalance, ranks))
         rows = statistics.median(_rows(record) for record in records)
         inputs = records[0].result["stats"]["input_nodes"] if _draws(records[0]) else None
         return cls(parts, statistics.median(map(sum, ranks)), excess, rows, inputs, records[0])
@@ -122,8 +122,8 @@ class Shape:
         """
         found = {each: statistics.median(map(_boundary, own)) for each, own in known.items()}
         batches = any(map(_draws, (record for own in known.values() for record in own)))
-        if total := next((row for row in table if row["part"] == TOTAL), None):
-            found[parts] = _cut(total) if batches else float(total["boundary"])
+        if (split := _split(table, batches=batches)) is not None:
+            found[parts] = split
         elif published is not None and not batches:
             found[parts] = float(published)
         bytes_of = {} if batches else {each: _exchanged(own[0]) for each, own in known.items() if each > 1}
@@ -131,7 +131,7 @@ class Shape:
             of = max(bytes_of)
             bytes_of[parts] = sent - (known[of][0].result.get("bytes_model") or 0) * (parts - 1) / (of - 1)
         edges = [row["edges"] for row in table if row["part"] != TOTAL]
-        return cls(found, bytes_of, max(edges) * len(edges) / sum(edges) if sum(edges) and not batches else None)
+        return cls(found, bytes_of, imbalance(edges) if sum(edges) and not batches else None)
 
     def at(self, parts: int) -> float:
         """Return the boundary in so many parts: known, or on a line through the last two of fewer, in logarithms."""
@@ -185,21 +185,6 @@ def _grown(last: Measured, was: float, now: float) -> float:
 
 
 @dataclass(frozen=True)
-class HeldOut:
-    """A trial in most parts, and its prediction from trials in fewer: seconds an epoch."""
-
-    record: Record
-    parts: int
-    predicted_s: float
-    measured_s: float
-
-    @property
-    def error(self) -> float:
-        """Predicted / measured - 1."""
-        return self.predicted_s / self.measured_s - 1
-
-
-@dataclass(frozen=True)
 class Off:
     """How far predictions were off that were held against measurements: shares, and in words where that was."""
 
@@ -220,7 +205,7 @@ DESIGN = Off(0.16, 0.61, "see docs/design/networks.md")
 """Of the suite `scaling`, at 100 Gbit/s."""
 
 
-def sure(found: Sequence[HeldOut]) -> Off:
+def sure(found: Sequence[Comparison]) -> Off:
     """Return how far predictions were off, of these trials or, where there are none, of the design's."""
     if not found:
         return DESIGN
@@ -228,7 +213,7 @@ def sure(found: Sequence[HeldOut]) -> Off:
     return Off(statistics.median(off), max(off), f"in {len(off)} cases of this suite")
 
 
-def held_out(groups: Iterable[Mapping[int, Sequence[Record]]], link: HostLink, most: int = 2) -> list[HeldOut]:
+def held_out(groups: Iterable[Mapping[int, Sequence[Record]]], link: HostLink, most: int = 2) -> list[Comparison]:
     """Predict the trials in more than `most` parts from those in no more, each rank on a host of its own.
 
     What is measured is a trial's own projection onto the link by the seconds that its cores worked (see `project`).
@@ -238,9 +223,9 @@ def held_out(groups: Iterable[Mapping[int, Sequence[Record]]], link: HostLink, m
         fewer = {parts: group[parts] for parts in group if parts <= most}
         shape = Shape.of(group, max(group))
         for parts in sorted(set(group) - set(fewer)) if any(each > 1 for each in fewer) else ():
-            predicted = scaled(fewer, Machines(parts, 1, link), shape).epoch_time_s
+            predicted = scaled(fewer, Machines(parts, 1, link), shape)
             measured = statistics.median(project(record, link, worked=True).epoch_time_s for record in group[parts])
-            found.append(HeldOut(group[parts][0], parts, predicted, measured))
+            found.append(Comparison(group[parts][0], measured, predicted))
     return found
 
 
@@ -265,14 +250,15 @@ def _rows(record: Record) -> float:
 
 def _boundary(record: Record) -> float:
     """Return what the rows from other ranks grow with; see `Shape`."""
-    total = next((row for row in record.partition or () if row["part"] == TOTAL), None)
+    return _split(record.partition, batches=_draws(record)) or 0.0
+
+
+def _split(table: Sequence[Mapping[str, Any]], *, batches: bool) -> float | None:
+    """Return the boundary of a partition's table, or the share of cut edges; None where there is no table."""
+    total = next((row for row in table if row["part"] == TOTAL), None)
     if total is None:
-        return 0.0
-    return _cut(total) if _draws(record) else float(total["boundary"])
-
-
-def _cut(total: Mapping[str, Any]) -> float:
-    return float(total["edges_cut"] / max(1, total["edges"]))
+        return None
+    return float(total["edges_cut"] / max(1, total["edges"]) if batches else total["boundary"])
 
 
 def _exchanged(record: Record) -> float:
