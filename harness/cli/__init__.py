@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from harness.cli import authoring, compare, data, doctor, plan, results, run, tune
+from harness.cli import advise, authoring, compare, data, doctor, plan, results, run, tune
 from harness.cli.command_options import Command
 from harness.errors import DataUnavailable, UserError, of_system, printable
 
@@ -49,6 +49,7 @@ for _command in (
     run.run,
     authoring.check,
     plan.plan,
+    advise.advise,
     authoring.suites,
     run.warm,
     tune.tune,

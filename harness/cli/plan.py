@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +16,9 @@ from harness.cli.terminal import bytes_text, seconds_text, table
 from harness.errors import UserError
 
 if TYPE_CHECKING:
+    from harness.launch.hardware import Capacity
     from harness.launch.planner import PlannedTrial
+    from harness.results.projection import Projection
     from harness.results.record import Record
     from harness.results.record_store import ResultStore
     from harness.results.scaling import Machines
@@ -34,8 +36,8 @@ def plan(
     on: Annotated[
         str | None,
         typer.Option(
-            "--on", metavar="RANKSxcore[/EACH],NETWORK", help="Predict an epoch on machines with cores like these, "
-            "from trials in fewer parts: 16xcore,10gbit, or 16xcore/8,10gbit for eight ranks a host.",
+            "--on", metavar="RANKSxcore[/EACH],NETWORK[,MEMORY]", help="Predict an epoch on machines with cores like "
+            "these, from trials in fewer parts: 16xcore,10gbit, or 16xcore/8,10gbit,64GB for eight ranks a host.",
         ),
     ] = None,
 ) -> None:  # fmt: skip
@@ -58,7 +60,6 @@ def plan(
     two parts and more; trials in one part show what boundary rows cost. It says how far such predictions were off.
     """
     from harness.launch.executors import executor_of
-    from harness.launch.hardware import Capacity
     from harness.launch.planner import plan as make_plan
     from harness.launch.planner import require_means, warnings
     from harness.results.record_store import ResultStore, read_records
@@ -70,8 +71,8 @@ def plan(
     nodes = node_count(nnodes or "1")
     if elsewhere is None:
         machines = executor_of(executor, asked.plugin or [], executor_option=slurm)(slurm or []).capacity(nodes)
-    else:  # whose memory nobody has said
-        machines = Capacity(sys.maxsize, where="each host", nodes=elsewhere.ranks // elsewhere.each)
+    else:
+        machines = capacity_of(elsewhere)
     require_means(trials, loaded, machines)
     here = executor == "local" and nodes == 1 and elsewhere is None
     store = ResultStore(asked.results, loaded.name)
@@ -105,6 +106,13 @@ def _machines(text: str) -> Machines:
     from harness.results.scaling import Machines  # with numpy
 
     return Machines.parse(text)
+
+
+def capacity_of(machines: Machines) -> Capacity:
+    """Return the memory of machines that one does not have: no limit where nobody has said it."""
+    from harness.launch.hardware import Capacity
+
+    return Capacity(machines.memory or sys.maxsize, where="each host", nodes=machines.hosts)
 
 
 def _show_memory(planned: Sequence[PlannedTrial]) -> None:
@@ -154,7 +162,7 @@ def _show_bytes(planned: Sequence[PlannedTrial]) -> None:
 
 def _show_elsewhere(planned: Sequence[PlannedTrial], records: Sequence[Record], machines: Machines) -> None:
     """Print an epoch on other machines, predicted from trials in fewer parts, and how far such predictions were off."""
-    from harness.results.scaling import Shape, alike, held_out, key_of, scaled, sure
+    from harness.results.scaling import alike, held_out, key_of, sure
 
     groups = alike(records)
     error = sure(held_out(groups.values(), machines.link))
@@ -162,8 +170,7 @@ def _show_elsewhere(planned: Sequence[PlannedTrial], records: Sequence[Record], 
     for each in {p.trial.seedless: p for p in planned}.values():
         name, known = each.trial.label.rpartition(" seed=")[0], groups.get(key_of(each.trial), {})
         try:
-            shape = Shape.of(known, machines.ranks, each.partition or (), each.boundary, each.sent)
-            found = scaled(known, machines, shape)
+            found = predicted(each, known, machines)
         except UserError as reason:
             rows.append((name, *[""] * 5, str(reason)))
             continue
@@ -174,15 +181,22 @@ def _show_elsewhere(planned: Sequence[PlannedTrial], records: Sequence[Record], 
         seconds = found.compute_s, found.exchange_s + found.overlapped_s, found.reduce_s
         times = [f"{value:.2g} s" for value in seconds]
         rows.append((name, f"{epoch:.3g} s", between, *times, f"trials in {parts} parts"))
-    hosts = machines.ranks // machines.each
     typer.echo("")
-    title = f"an epoch of {machines.ranks} ranks on {hosts} hosts at {machines.link.label}, predicted: not measured"
+    title = f"an epoch of {machines}, predicted: not measured"
     table(["trial", "epoch", "between", "compute", "exchanges", "all-reduce", "from"], rows, title=title)
     if behind:
         typer.echo(
             "note: exchanges of pipelined methods run behind the rest of an epoch, which is as long as the longer"
         )
     typer.echo(f"note: predictions of more parts than two from one and two were {error}")
+
+
+def predicted(there: PlannedTrial, known: Mapping[int, Sequence[Record]], machines: Machines) -> Projection:
+    """Predict an epoch of a trial that is planned there from its like in fewer parts; UserError: why that cannot be."""
+    from harness.results.scaling import Shape, scaled
+
+    shape = Shape.of(known, machines.ranks, there.partition or (), there.boundary, there.sent)
+    return scaled(known, machines, shape)
 
 
 def _show_partitions(planned: Sequence[PlannedTrial]) -> list[str]:

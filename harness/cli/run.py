@@ -110,7 +110,7 @@ def run(
     if local:
         require_means(trials, loaded, runs.capacity(nodes))
         check_cache()
-    lacking = _download(trials, store, options) if download and request is None and share is None else []
+    lacking = download_lacking(trials, store, options) if download and request is None and share is None else []
     arguments = [*_arguments(asked), "--no-download", *(["--audit"] if audit else [])]
     wanted = Submission(loaded, trials, store, options, arguments, jobs_of(jobs), nodes, detach)
     if local:
@@ -121,7 +121,7 @@ def run(
     if rounds is not None or (sized and one_by_one and request is None and share is None):
         code, trials = _run_rounds(loaded, trials, store, options, rounds)
     elif local and wanted.jobs == 1:
-        code = _run_on(cluster, loaded, trials, store, options)
+        code = run_on(cluster, loaded, trials, store, options)
     else:
         with live([SuiteWatch(store.directory)]):
             code = runs.run(wanted, Lines(), typer.echo)
@@ -149,7 +149,7 @@ def _run_rounds(
     from harness.results.record_store import SUITE_FILE, read_suite
 
     def run_here(suite: Suite, some: Sequence[TrialConfig]) -> int:
-        return _run_on(None, suite, [*some], store, options)
+        return run_on(None, suite, [*some], store, options)
 
     if budget is None:
         code, why = run_while_time_allows(loaded, trials, store, run_here, FIRST_SEEDS, TOTAL_S)
@@ -183,7 +183,7 @@ def _show_end(loaded: Suite, trials: list[TrialConfig], store: ResultStore, repo
         typer.echo(f"report:  harness report {store.directory}")
 
 
-def _download(trials: list[TrialConfig], store: ResultStore, options: RunOptions) -> list[str]:
+def download_lacking(trials: list[TrialConfig], store: ResultStore, options: RunOptions) -> list[str]:
     """Download what unfinished trials lack; return, and say, why some of it cannot be had."""
     from harness.launch.inputs import download_missing
     from harness.launch.slots import is_done
@@ -234,7 +234,7 @@ def warm(
     typer.echo(f"{count} shapes of trials run; all that this machine needs is compiled")
 
 
-def _run_on(
+def run_on(
     cluster: Cluster | None, suite: Suite, trials: list[TrialConfig], store: ResultStore, options: RunOptions
 ) -> int:
     """Run the suite here or on a cluster; return the exit code, but not where this is a worker node."""

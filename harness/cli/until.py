@@ -126,7 +126,7 @@ def run_while_time_allows(
         if worst > 1:
             return worst, ""
     rows = len({trial.seedless for trial in arrived})
-    then = f"{count} of the {rows} that reach the target" if rows else "none of which reaches the target"
+    then = f"{count} of each of the {rows} that reach the target" if rows else "none of which reaches the target"
     why = f"{first} seeds of each configuration, {then}"
     _keep_end(store, why)
     return worst, why

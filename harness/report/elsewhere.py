@@ -142,6 +142,16 @@ def section_on(section: Section, link: HostLink, bases: Mapping[RecordKey, Recor
             ratios[trial] = on.epoch_time_s / float(record.result["epoch_time_s"])
         elif row["parts"] == 1 or row["status"] != "ok":
             ratios[trial] = 1.0
+    return rescaled(section, ratios, f"projected to {link.label}", off)
+
+
+def rescaled(
+    section: Section, ratios: Mapping[str, float], where: str, off: Checked, ranks: int | None = None
+) -> Section | None:
+    """Return a section's trials that have a ratio, with their times multiplied by it; None if none has several parts.
+
+    `where`: in words; `ranks`: the number of parts there, in place of those above 1.
+    """
     frame = section.frame[section.frame["trial"].isin(ratios)]
     if not (frame["parts"].gt(1) & frame["status"].eq("ok")).any():
         return None
@@ -150,13 +160,16 @@ def section_on(section: Section, link: HostLink, bases: Mapping[RecordKey, Recor
         by = rows["trial"].map(ratios).astype(float)
         return rows.assign(**{name: pd.to_numeric(rows[name]) * by for name in TIMES if name in rows})
 
+    there = scaled(frame.drop(columns=frame.filter(like="energy_").columns)).assign(network=LOOPBACK)
+    if ranks is not None:
+        there["parts"] = there["parts"].where(there["parts"] == 1, ranks)
     found = replace(
         section,
-        extra=join_unique([section.extra, f"projected to {link.label}"]),
-        frame=scaled(frame.drop(columns=frame.filter(like="energy_").columns)).assign(network=LOOPBACK),
+        extra=join_unique([section.extra, where]),
+        frame=there,
         repeats=None if section.repeats is None else scaled(section.repeats),
         epochs=scaled(section.epochs[section.epochs["trial"].isin(ratios)]),
-        parts=tuple(sorted(int(parts) for parts in frame["parts"].unique())),
+        parts=tuple(sorted(int(parts) for parts in there["parts"].unique())),
         off=off,
     )
     sums = {

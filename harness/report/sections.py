@@ -44,7 +44,8 @@ class Section:
     are added. `repeats`: the runs that its rows are means of, see `ResultInputs.runs` (None: each is of one). `badge`:
     the origin of data that are not the real set. `declared`: the metrics that the methods declare, by column. `tuning`:
     the search of the methods' settings on this data set, if there was one. `looks`: the seeds at which methods were
-    compared, time after time, see `KeptSuite.looks`. `off`: how far times are off at most that are projected.
+    compared, time after time, see `KeptSuite.looks`. `off`: how far times are off at most that are projected. `below`:
+    how far a derived target is below what it is derived from.
     """
 
     anchor: str
@@ -64,6 +65,7 @@ class Section:
     tuning: Tuning | None = None
     looks: tuple[tuple[int, ...], ...] = ()
     off: Checked | None = None
+    below: float = 0.01
 
     def doubt(self, *parts: int) -> float:
         """Return up to which ratio of times trials on these numbers of parts cannot be distinguished, 1 as measured.
@@ -103,7 +105,7 @@ class Section:
         if asked is not None or self.derived_from is None:
             return asked
         best = [float(self.curves[trial]["score"].max()) for trial in self._trials(*self.derived_from)]
-        return found if (found := derived_target(best)) > 0 else None
+        return found if (found := derived_target(best, self.below)) > 0 else None
 
     @cached_property
     def derived_from(self) -> tuple[Variant, int] | None:
@@ -130,7 +132,8 @@ class Section:
         """The target as it is shown: "97.2 %", or "97.2 % (1 point below what full reached)"; "" without one."""
         if self.target is None:
             return ""
-        origin = f" (1 point below what {self.derived_from[0].label} reached)" if self.derived_from else ""
+        points = f"{100 * self.below:g} point{'s' * (self.below != 0.01)}"
+        origin = f" ({points} below what {self.derived_from[0].label} reached)" if self.derived_from else ""
         return f"{100 * self.target:.4g} %{origin}"
 
     @cached_property

@@ -296,10 +296,11 @@ OFF = {"breakdown": -0.103, "plain": -0.16, "shared": -0.36}
 
 @dataclass(frozen=True)
 class Checked:
-    """The worst error of projections that were held against measurements, and in words where that was."""
+    """The worst error, and the median, of projections that were held against measurements; in words where that was."""
 
     error: float
     where: str
+    median: float | None = None
 
     @property
     def factor(self) -> float:
@@ -307,6 +308,8 @@ class Checked:
         return max(1 + self.error, 1 / (1 + self.error))
 
     def __str__(self) -> str:
+        if self.median is not None:
+            return f"off by {100 * self.median:.0f} % in the median and {100 * self.error:.0f} % at most, {self.where}"
         return f"off by at most {math.ceil(1000 * abs(self.error)) / 10:g} % where that was checked, {self.where}"
 
 

@@ -30,9 +30,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pydantic import ByteSize, TypeAdapter
+
 from harness.data.partition.view import TOTAL, imbalance
 from harness.errors import UserError
-from harness.results.projection import NOT_COMPUTE, Comparison, HostLink, Projection, parse_link, project, why_not
+from harness.results.projection import (
+    NOT_COMPUTE,
+    Checked,
+    Comparison,
+    HostLink,
+    Projection,
+    parse_link,
+    project,
+    why_not,
+)
 from harness.results.record import Record
 from harness.results.reduce import between_ranks
 from harness.suite.schema import TrialConfig
@@ -40,23 +51,34 @@ from harness.suite.schema import TrialConfig
 
 @dataclass(frozen=True)
 class Machines:
-    """Ranks on machines that one does not have, `each` of them on a host; `link`: a host's."""
+    """Ranks on machines that one does not have, `each` of them on a host; `link` and `memory` (bytes): a host's."""
 
     ranks: int
     each: int
     link: HostLink
+    memory: int | None = None  # not known
 
     @classmethod
     def parse(cls, text: str) -> Machines:
-        """Read "16xcore,10gbit" (a rank a host) or "16xcore/8,10gbit" (eight a host); UserError for anything else."""
-        fix = "such as 16xcore,10gbit, or 16xcore/8,10gbit for eight a host"
-        found = re.fullmatch(r"([1-9]\d*)xcore(?:/([1-9]\d*))?,(\S+)", text)
+        """Read "16xcore,10gbit" (a rank a host) or "16xcore/8,10gbit,64GB" (eight, and memory); else UserError."""
+        fix = "such as 16xcore,10gbit, or 16xcore/8,10gbit,64GB for eight ranks on a host of 64 GB"
+        found = re.fullmatch(r"([1-9]\d*)xcore(?:/([1-9]\d*))?,([^\s,]+)(?:,(\d+(?:\.\d+)?[KMGT]i?B))?", text)
         if found is None:
             raise UserError(f"'{text}' are no machines", key="--on", fix=fix)
         ranks, each = int(found[1]), int(found[2] or 1)
         if ranks < 2 or ranks % each:
             raise UserError(f"{ranks} ranks cannot be shared among hosts of {each}", key="--on", fix=fix)
-        return cls(ranks, each, parse_link(found[3], "--on"))
+        memory = TypeAdapter(ByteSize).validate_python(found[4]) if found[4] else None
+        return cls(ranks, each, parse_link(found[3], "--on"), memory)
+
+    @property
+    def hosts(self) -> int:
+        """How many there are."""
+        return self.ranks // self.each
+
+    def __str__(self) -> str:
+        hosts = f"{self.hosts} hosts" if self.hosts > 1 else "one host"
+        return f"{self.ranks} ranks on {hosts} at {self.link.label}"
 
 
 @dataclass(frozen=True)
@@ -184,33 +206,16 @@ def _grown(last: Measured, was: float, now: float) -> float:
     return float(last.inputs * (1 - (1 - share) ** (math.log(1 - min(now, 0.999)) / math.log(1 - was))))
 
 
-@dataclass(frozen=True)
-class Off:
-    """How far predictions were off that were held against measurements: shares, and in words where that was."""
-
-    median: float
-    worst: float
-    where: str
-
-    @property
-    def factor(self) -> float:
-        """By which times are off at most, one way or the other."""
-        return 1 + self.worst
-
-    def __str__(self) -> str:
-        return f"off by {100 * self.median:.0f} % in the median and {100 * self.worst:.0f} % at most, {self.where}"
-
-
-DESIGN = Off(0.16, 0.61, "see docs/design/networks.md")
+DESIGN = Checked(0.61, "see docs/design/networks.md", 0.16)
 """Of the suite `scaling`, at 100 Gbit/s."""
 
 
-def sure(found: Sequence[Comparison]) -> Off:
+def sure(found: Sequence[Comparison]) -> Checked:
     """Return how far predictions were off, of these trials or, where there are none, of the design's."""
     if not found:
         return DESIGN
     off = [max(1 + each.error, 1 / (1 + each.error)) - 1 for each in found]
-    return Off(statistics.median(off), max(off), f"in {len(off)} cases of this suite")
+    return Checked(max(off), f"in {len(off)} cases of this suite", statistics.median(off))
 
 
 def held_out(groups: Iterable[Mapping[int, Sequence[Record]]], link: HostLink, most: int = 2) -> list[Comparison]:

@@ -125,9 +125,9 @@ def time_to_score(times: Values, scores: Values, target: float) -> float | None:
     return float(seconds[: hits[0] + 1].sum()) if len(hits) else None
 
 
-def derived_target(best: Values) -> float:
-    """Return the score to reach where none is named: 1 point below the mean of a method's best, down to 0.1 point."""
-    return math.floor(1000 * (float(np.mean(best)) - 0.01) + 1e-6) / 1000
+def derived_target(best: Values, below: float = 0.01) -> float:
+    """Return the score to reach where none is named: `below` the mean of a method's best, down to 0.1 point."""
+    return math.floor(1000 * (float(np.mean(best)) - below) + 1e-6) / 1000
 
 
 MISSING = "n/a"

@@ -169,7 +169,7 @@ def test_what_reaches_the_target_gets_the_fresh_seeds_that_fit(
 ) -> None:
     """Six trials of a minute each, then of two configurations as many as fit, at least all seeds of the suite."""
     own = runner({FIRST: 1.0, SECOND: 1.5, THIRD: 1.0}, 0.05, poor=[THIRD])
-    why = f"2 seeds of each configuration, {seeds} of the 2 that reach the target"
+    why = f"2 seeds of each configuration, {seeds} of each of the 2 that reach the target"
     assert allowed(tmp_path, own, seconds) == why
     first, fresh = own[1]
     assert (names(first), {trial.seed for trial in first}) == ({FIRST, SECOND, THIRD}, {0, 1})
@@ -203,7 +203,7 @@ def test_a_run_that_is_cut_off_gets_the_same_fresh_seeds(tmp_path: Path, runner:
 
     assert run_while_time_allows(suite, expand(suite), store, cut, 2, 720) == (INTERRUPTED, "")
     assert not read_suite(tmp_path / "small" / SUITE_FILE).decided
-    assert "5 of the 2" in allowed(tmp_path, (run, rounds), 720)
+    assert "5 of each of the 2" in allowed(tmp_path, (run, rounds), 720)
     assert [len(each) for each in rounds] == [6, 1, 0, 5]
 
 
@@ -380,5 +380,5 @@ def test_a_twin_is_run_in_rounds_all_of_which_are_counted(
         main(["run", str(file), "--twin", "0.002", "--results", str(tmp_path)])
     assert ended.value.code == 0
     said = capsys.readouterr().out
-    assert "2 seeds of each configuration, 3 of the 2 that reach the target" in said
+    assert "2 seeds of each configuration, 3 of each of the 2 that reach the target" in said
     assert re.search(r"^ok +8$", said, re.MULTILINE)

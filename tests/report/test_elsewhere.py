@@ -14,7 +14,7 @@ import pytest
 from support.networks import write_networks
 
 from harness.report import write_report
-from harness.report.elsewhere import find_elsewhere, networks_table, not_projected, placed, ranking
+from harness.report.elsewhere import find_elsewhere, networks_table, not_projected, placed, ranking, rescaled
 from harness.report.page import make_report
 from harness.report.sections import Section, make_sections
 from harness.report.values import Comparison
@@ -161,3 +161,17 @@ def test_without_a_target_the_table_is_of_epochs(tmp_path: Path) -> None:
     report = make_report(written(tmp_path, scored=False))
     titles = [table.title for shown in report.shown for view in shown.views for table in view.more]
     assert titles == ["Epoch time by network (s)"]
+
+
+def test_times_are_multiplied_and_rows_of_several_parts_are_in_others(inputs: ResultInputs) -> None:
+    """One rank stays as it is; of two parts, predicted for 16, `full` takes half as long and `bns-gcn` is left out."""
+    [section] = make_sections(inputs)
+    rows = section.frame[["trial", "method", "parts"]].itertuples(index=False, name=None)
+    ratios = {trial: 1.0 if parts == 1 else 0.5 for trial, method, parts in rows if (method, parts) != ("bns-gcn", 2)}
+    there = rescaled(section, ratios, "predicted", Checked(0.25, "here"), 16)
+    assert there is not None
+    assert (there.parts, there.target, there.extra) == ((1, 16), section.target, "predicted")
+    was, now = medians(section), medians(there)
+    assert now == {("full", 1): pytest.approx(was["full", 1]), ("full", 16): pytest.approx(was["full", 2] / 2)}
+    assert there.doubt(1, 16) == 1.25  # what is measured is in no doubt
+    assert rescaled(section, {trial: 1.0 for trial, own in ratios.items() if own == 1.0}, "", Checked(0, "")) is None

@@ -45,7 +45,13 @@ def test_machines_are_read_or_refused() -> None:
     found = Machines.parse("16xcore/8,10gbit")
     assert (found.ranks, found.each, found.link.bits_s) == (16, 8, 1e10)
     assert Machines.parse("4xcore,nvlink").each == 1
-    for text in ("16xcore", "16,10gbit", "1xcore,1gbit", "16xcore/3,1gbit", "0xcore,1gbit", "4xH100,1gbit"):
+    assert found.memory is None
+    assert (Machines.parse("16xcore/8,10gbit,64GB").memory, Machines.parse("2xcore,1gbit,1.5GiB").memory) == (
+        64 * 10**9, 3 * 2**29,
+    )  # fmt: skip
+    assert str(found) == "16 ranks on 2 hosts at 10 Gbit/s"
+    wrong = ("4xcore,1gbit,", "4xcore,1gbit,64", "4xcore,1gbit,64GB,2")
+    for text in (*wrong, "16xcore", "16,10gbit", "1xcore,1gbit", "16xcore/3,1gbit", "0xcore,1gbit", "4xH100,1gbit"):
         with pytest.raises(UserError, match=r"--on: .*such as 16xcore,10gbit"):
             Machines.parse(text)
     with pytest.raises(UserError, match="unknown network 'fast'"):
@@ -154,7 +160,7 @@ def test_predictions_are_held_against_trials_in_more_parts(record: Make) -> None
     found = held_out([slower, faster, known], WIRE)
     assert [each.error for each in found] == pytest.approx([14 / 16 - 1, 14 / 11.2 - 1])
     off = sure(found)
-    assert (off.median, off.worst) == pytest.approx(((16 / 14 + 14 / 11.2) / 2 - 1, 0.25))
+    assert (off.median, off.error) == pytest.approx(((16 / 14 + 14 / 11.2) / 2 - 1, 0.25))
     assert str(off) == "off by 20 % in the median and 25 % at most, in 2 cases of this suite"
     assert sure([]) is DESIGN
     assert math.isclose(off.factor, 1.25)
