@@ -45,6 +45,10 @@ def advise(
         str, option("--target SCORE", "Validation score to reach: 0.9, or points below what full reaches here.")
     ] = "-1pt",
     budget: Annotated[str, option("--budget TEXT", "What all trials may take: '45 min', '2 h'.")] = "1 h",
+    price: Annotated[
+        float | None,
+        option("--price MONEY", "What a host costs an hour: adds what it costs to reach the target.", min=0),
+    ] = None,
     suite: Annotated[
         Path, option("--suite SUITE", "Whose model, training and methods are tried, on GRAPH.", callback=suite_path)
     ] = Path("advise"),
@@ -96,7 +100,7 @@ def advise(
     ran = {trial.id for trial in read_suite(store.directory / SUITE_FILE).trials}
     records = [record for record in read_records(store.directory).values() if record.trial in ran]
     planned = plan([*{each.seedless: each for each in there}.values()], store, run_options, capacity_of(machines), ())
-    _show(store, records, planned, machines, below)
+    _show(store, records, planned, machines, below, price)
     typer.echo(f"results: {store.directory}\nreport:  harness report {store.directory}")
     raise typer.Exit(code)
 
@@ -138,7 +142,12 @@ def _in_parts(trial: TrialConfig, parts: int) -> TrialConfig:
 
 
 def _show(
-    store: ResultStore, records: Sequence[Record], there: Sequence[PlannedTrial], machines: Machines, below: float
+    store: ResultStore,
+    records: Sequence[Record],
+    there: Sequence[PlannedTrial],
+    machines: Machines,
+    below: float,
+    price: float | None,
 ) -> None:
     """Print who reaches the target first there, and each method with its times, its memory and its place."""
     from harness.report.elsewhere import rescaled
@@ -167,7 +176,8 @@ def _show(
         section = replace(section, below=below)
         if elsewhere := rescaled(section, ratios, f"predicted for {machines}", off, machines.ranks):
             said = answer_sentence(elsewhere, name)
-            _rank(elsewhere, found, f"Predicted for {machines}, not measured ({off}): {said[0].lower()}{said[1:]}")
+            title = f"Predicted for {machines}, not measured ({off}): {said[0].lower()}{said[1:]}"
+            _rank(elsewhere, found, title, machines.hosts, price)
     most = max(int(record.config["partition"]["parts"]) for record in records)
     typer.echo(
         f"note: epochs until the target are those of {most} parts; an epoch of a mini-batch method has fewer steps in "
@@ -176,8 +186,8 @@ def _show(
     )
 
 
-def _rank(there: Section, found: Predicted, title: str) -> None:
-    """Print the methods of a section, those that reach the target first above."""
+def _rank(there: Section, found: Predicted, title: str, hosts: int, price: float | None) -> None:
+    """Print the methods of a section, those that reach the target first above; one rank is on one host."""
     from harness.launch.planner import total
     from harness.report.elsewhere import EpochView, placed, ranking
 
@@ -190,7 +200,9 @@ def _rank(there: Section, found: Predicted, title: str) -> None:
             fits = f", may not fit in {bytes_text(planned.shortage.available)}" if planned.shortage else ""
             size = bytes_text(total(planned.largest))
             cells = projection.epoch_time_s, round(100 * projection.communication), f"{size}{fits}"
-        rows.append((variant.label, parts, view.times[variant, parts].count, *cells, median, place))
-    of = "median epoch s" if isinstance(view, EpochView) else "median s to target"
-    columns = ["method", "P", "seeds", "epoch s", "communication %", "memory a rank", of, "place"]
+        costs = [] if price is None else [median and price * (hosts if parts > 1 else 1) * median / 3600]
+        rows.append((variant.label, parts, view.times[variant, parts].count, *cells, median, *costs, place))
+    what = "epoch" if isinstance(view, EpochView) else "to target"
+    heads = [f"median s {what}", *([] if price is None else [f"cost {what}"])]
+    columns = ["method", "P", "seeds", "epoch s", "communication %", "memory a rank", *heads, "place"]
     table(columns, rows, title=title, spare=["memory a rank"])

@@ -57,11 +57,16 @@ def test_it_ranks_what_is_here_and_the_users_own_on_machines_that_are_not(comman
 
 def test_a_target_in_a_number_ends_the_trials_that_reach_it(command: CommandLine) -> None:
     (command.directory / "few.yaml").write_text(SUITE)
-    done = command.run(*ASKED, "--on", "4xcore,10gbit", "--target", "0.2", "--set", "methods=[full]")
+    asked = [*ASKED, "--on", "4xcore,10gbit", "--target", "0.2", "--price", "3600", "--set", "methods=[full]"]
+    done = command.run(*asked)
     assert done.returncode == 0, done.stdout + done.stderr
     found = records(command.directory / "results" / "advise-digits").values()
     assert {record["result"]["stopped"] for record in found} == {"target"}
     assert re.search(r"on digits, 4 CPU ranks: full .* reaches 20 % first, in", done.stdout), done.stdout
+    # A second of a host costs 1: of one rank on one, and of four on four.
+    found = re.findall(r"^full +(\d) .* ([\d.e-]+) +([\d.e-]+) +\S*may be the fastest$", done.stdout, re.M)
+    costs = {int(parts): float(cost) / float(seconds) for parts, seconds, cost in found}
+    assert costs == {1: pytest.approx(1, rel=0.01), 4: pytest.approx(4, rel=0.01)}
 
 
 @pytest.mark.parametrize(
