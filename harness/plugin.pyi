@@ -156,4 +156,5 @@ from .sampling.subgraphs import induced as induced
 from .sampling.subgraphs import missing_degree as missing_degree
 from .sampling.subgraphs import missing_degree_on_device as missing_degree_on_device
 from .sampling.subgraphs import within as within
+from .spec import PartitionSpec as PartitionSpec
 from .spec import Presets as Presets

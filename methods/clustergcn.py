@@ -18,6 +18,7 @@ from harness.plugin import (
     LayerSample,
     MemoryCase,
     MiniBatchOptions,
+    PartitionSpec,
     Tables,
     Topology,
     clusters,
@@ -38,8 +39,13 @@ IMBALANCE = 1.03  # METIS: the largest cluster's nodes to the mean's
 class ClusterOptions(MiniBatchOptions):
     """Options of batches of clusters."""
 
-    clusters: int = Field(50, ge=1, description="METIS clusters of the whole training graph, of all ranks together")
+    clusters: int = Field(50, ge=1, description="clusters of the whole training graph, of all ranks together")
     per_batch: int = Field(5, ge=1, description="clusters of a rank's step")
+    clustered_by: Literal["metis", "kaminpar", "stream"] = Field(
+        "metis",
+        description="the partitioner that finds clusters; kaminpar and stream take less memory",
+        exclude_if=lambda name: name == "metis",
+    )
 
     @property
     def own_degrees(self) -> bool:
@@ -148,7 +154,8 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
     def _clusters_of_graph(self, worker: Worker, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return all nodes, ascending, and the cluster of each."""
         with worker.meters.paused():  # later trials find the clusters: as of partitions, no peak is measured
-            found = clusters(worker.view.topology, count, 0, keep=worker.partition.view)
+            by = self.options.clustered_by
+            found = clusters(worker.view.topology, count, 0, keep=worker.partition.view, method=by)
         cluster = found.astype(np.int64)
         votes = np.bincount(cluster * worker.world + worker.view.owner, minlength=count * worker.world)
         self._owner = votes.reshape(count, worker.world).argmax(1)
@@ -167,8 +174,13 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
         found = induced(topology, inner, Tables(topology.num_nodes))
         part, keep = Topology(found.indptr, found.columns), worker.partition.view / f"rank{worker.rank}"
         with worker.meters.paused():
-            own = clusters(part, min(count, inner.size), 0, keep=keep)
+            own = clusters(part, min(count, inner.size), 0, keep=keep, method=self.options.clustered_by)
         return inner, own + np.int64(worker.rank * count)
+
+    @classmethod
+    def clustering(cls, options: ClusterOptions) -> PartitionSpec | None:
+        """See `Method`; a part of scope `local` takes less."""
+        return None if options.stays_in_part else PartitionSpec(parts=options.clusters, method=options.clustered_by)
 
     @classmethod
     def device_draws(cls, options: ClusterOptions) -> bool:

@@ -15,7 +15,7 @@ import signal
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from harness.caches import cache_root
 from harness.data.catalog import published
 from harness.data.download import fetch
+from harness.data.partition import lacks_room
 from harness.data.partition.cached import (
     PartitionPaths,
     ensure_partitioned,
@@ -33,6 +34,7 @@ from harness.data.partition.cached import (
     partition_table,
     row_type,
 )
+from harness.data.partition.view import TOTAL
 from harness.data.prepared import fingerprint, open_graph
 from harness.data.registry import dataset_info, find_prepared, find_source, generators, prepare, prepared_name
 from harness.errors import DataUnavailable, UserError
@@ -43,6 +45,7 @@ from harness.launch.namespaces import libc
 from harness.launch.process import placements_of, scratch
 from harness.results.record import Status
 from harness.results.record_store import ResultStore, records_under
+from harness.runtime.method import METHODS
 from harness.spec import DatasetSpec
 from harness.suite.schema import TrialConfig
 
@@ -121,6 +124,17 @@ class Remembered(dict[Hashable, Any]):
         return found
 
 
+def lacks_clusters(trial: TrialConfig, table: Sequence[Mapping[str, Any]], room: int) -> tuple[str, str] | None:
+    """Return why ranks cannot cluster a partitioned graph in `room` bytes, and what can; None if they can.
+
+    `table`: of the training graph's partition.
+    """
+    method = METHODS.load(trial.method.name, trial.plugin)
+    spec = method.clustering(method.Options(**trial.method.options))
+    nodes, edges = (sum(row[key] for row in table if row["part"] != TOTAL) for key in ("inner", "edges"))
+    return None if spec is None else lacks_room(spec, nodes, edges, room, key="clustered_by")
+
+
 @dataclass
 class InputCache:
     """Prepares inputs and remembers them, and what could not be had, for the trials that follow.
@@ -134,7 +148,10 @@ class InputCache:
 
     def get(self, trial: TrialConfig, report: Report) -> TrialInputs:
         """Return the inputs of `trial`. Raises DataUnavailable, DataError or UserError, and NotPrepared if `apart`."""
-        return self.known.once(_read_by(trial), lambda: self._make(trial, report))
+        found = self.known.once(_read_by(trial), lambda: self._make(trial, report))
+        if problem := lacks_clusters(trial, found.partition, capacity().machine):
+            raise UserError(problem[0], key=f"methods.{trial.method.name}", fix=problem[1])
+        return found
 
     def graph(self, trial: TrialConfig, report: Report) -> Path:
         """Return the prepared data set of `trial`; raises what `get` does."""

@@ -19,7 +19,7 @@ from harness.data.registry import dataset_info
 from harness.files import size_text
 from harness.gpus import why_unusable
 from harness.launch.hardware import Capacity, blocks, capacity, cores, threads_of, unlike_gpus
-from harness.launch.inputs import InputCache, is_inductive
+from harness.launch.inputs import InputCache, is_inductive, lacks_clusters
 from harness.launch.network import why_not
 from harness.launch.slots import RunOptions, is_done
 from harness.metrics import WITHIN
@@ -183,10 +183,13 @@ class _Planner:
         if record and state == "done" and (changed := changed_code(trial, record)):
             files = ", ".join(file.name for file in changed)
             reason = f"ran other code of {files}; --fresh runs it again"
-        if state == "run" and train is None and not is_inductive(trial):
-            sizes, plugin = (info.nodes, info.edges), trial.plugins.get("partitioner")
-            if problem := lacks_room(trial.partition, *sizes, self.capacity.machine, plugin):
-                reason = "; ".join(problem)
+        if state == "run" and (train or not is_inductive(trial)):
+            size, plugin = (info.nodes, info.edges), trial.plugins.get("partitioner")
+            whole = train or [{"part": 0, "inner": info.nodes, "edges": info.edges}]
+            problem = lacks_clusters(trial, whole, self.capacity.machine)
+            if train is None:
+                problem = lacks_room(trial.partition, *size, self.capacity.machine, plugin) or problem
+            reason = "; ".join(problem) if problem else reason
         lacking = self._lacking(trial, memory)
         boundary = sum(part.boundary for part in _parts(info, trial.partition.parts, train)) if train else None
         if known is not None:

@@ -21,6 +21,7 @@ from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase
 from harness.runtime.optimizers import optimizer_of
 from harness.runtime.run_config import FullGraphOptions, MethodOptions
 from harness.runtime.step import OverlappedExchange, Step, SyncExchange
+from harness.spec import PartitionSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -159,6 +160,14 @@ class Method(Registered, ABC, Generic[OptionsT]):
         """Return the model that it trains under `options` (an `Options`) where a suite has `model`; None: that one.
 
         Plans, ranks, checks and records have it in place of the suite's, and reports say so.
+        """
+        return None
+
+    @classmethod
+    def clustering(cls, options: Any) -> PartitionSpec | None:
+        """Return how its first rank divides the whole training graph in set-up under `options`; None: it does not.
+
+        A run refuses, and a plan names, what does not fit into the machine's memory.
         """
         return None
 

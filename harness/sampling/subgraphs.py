@@ -196,23 +196,26 @@ def missing_degree(whole: Topology, nodes: Ints, graph: Topology) -> Floats:
     return np.divide(outside, inside, out=np.ones(nodes.size), where=inside > 0)
 
 
-def clusters(topology: Topology, count: int, seed: int, *, keep: Path | None = None) -> NDArray[np.int32]:
+def clusters(
+    topology: Topology, count: int, seed: int, *, keep: Path | None = None, method: str = "metis"
+) -> NDArray[np.int32]:
     """Return the cluster of each node, int32 [N] with values 0..count-1, none of them empty.
 
-    METIS cuts as few edges as it finds between clusters of equally many nodes (within 3 %), whatever the edges'
-    weights; the same for an equal seed. It may take minutes, and several times the graph's memory. One cluster needs
-    no METIS. Into `keep`, a directory of the graph's own, the first process that asks puts the clusters; others wait,
-    and all map the one copy. UserError for more clusters than nodes.
+    METIS, or the partitioner `method`, cuts as few edges as it finds between clusters of equally many nodes (METIS
+    within 3 %), whatever the edges' weights; the same for an equal seed. It may take minutes, and several times the
+    graph's memory. One cluster needs none. Into `keep`, a directory of the graph's own, the first process that asks
+    puts the clusters; others wait, and all map the one copy. UserError for more clusters than nodes.
     """
-    if keep is None or not may_keep(keep / f"clusters-{count}-{seed}"):
-        spec = PartitionSpec(parts=count, objective="cut", seed=seed)
+    name = f"clusters-{count}-{seed}" + ("" if method == "metis" else f"-{method}")
+    if keep is None or not may_keep(keep / name):
+        spec = PartitionSpec(parts=count, method=method, objective="cut", seed=seed)
         return partition_nodes(topology.indptr, topology.indices, spec)
-    target = keep / f"clusters-{count}-{seed}"
+    target = keep / name
     if not target.exists():
         with locked(target):
             if not target.exists():
                 with atomic_directory(target) as work:
-                    np.save(work / "clusters.npy", clusters(topology, count, seed))
+                    np.save(work / "clusters.npy", clusters(topology, count, seed, method=method))
     found: NDArray[np.int32] = np.load(target / "clusters.npy", mmap_mode="r")
     return found
 

@@ -28,6 +28,7 @@ from harness.plugin import (
     MiniBatchOptions,
     NodeSampler,
     Normaliser,
+    PartitionSpec,
     Subgraphs,
     SubgraphSampler,
     SubgraphsOnDevice,
@@ -183,6 +184,11 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
             self._pieces = clusters(worker.view.topology, count, 0, keep=worker.partition.view)
         self.size = options.size_on(worker.view.topology.num_nodes, worker.world)
         super().__init__(worker, options)
+
+    @classmethod
+    def clustering(cls, options: GraphSAINTOptions) -> PartitionSpec | None:
+        """See `Method`."""
+        return PartitionSpec(parts=options.pieces) if options.reshuffle else None
 
     @property
     def draws_rows(self) -> bool:

@@ -72,8 +72,15 @@ def test_plan_names_partitioners_that_fit_where_metis_does_not(
     _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, "--set", "partition={method: metis, parts: [1, 2]}")
     rows = [line for line in out.splitlines() if " run " in line]
     assert {("P=2" in row, re.search(said, row) is not None) for row in rows} == {(True, True), (False, False)}
-    _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, "--set", "partition.method=stream")
+    streamed = [*large, "--set", "partition.method=stream"]
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", *streamed)
     assert "takes about" not in out
+    # METIS of clusters does not fit either.
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", *streamed, "--set", "methods=[clustergcn]")
+    assert re.search(f"{takes}, and this machine has 4 GiB; clustered_by: kaminpar or stream", out)
+    for fits in ("{clustered_by: stream}", "{scope: local}", "{clusters: 1, per_batch: 1}"):
+        _, out, _ = harness(capsys, "plan", "tiny.yaml", *streamed, "--set", f"methods=[{{clustergcn: {fits}}}]")
+        assert "takes about" not in out
 
 
 def test_plan_says_what_options_come_to_on_the_graph(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

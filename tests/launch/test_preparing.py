@@ -176,6 +176,27 @@ def test_mistakes_are_told_as_they_are_here(home: Path) -> None:
     assert str(missing.value).endswith("get it with: harness data get cora")
 
 
+def test_a_run_refuses_to_cluster_what_does_not_fit(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """12 nodes and 24 entries take METIS 14,640 bytes; parts of the same graph in one chunk take none."""
+    from harness.errors import UserError
+    from harness.launch.hardware import Capacity
+
+    trial = expand(read_suite(write_suite(home)))[0]
+    monkeypatch.setattr(module, "capacity", lambda: Capacity(10_000))
+    inputs = InputCache(home / "data")
+    assert inputs.get(trial, print)
+    for options, fits in (({}, False), ({"clustered_by": "stream"}, True), ({"scope": "local"}, True)):
+        method = trial.method.model_copy(update={"name": "clustergcn", "options": {"clusters": 4} | options})
+        clustered = trial.model_copy(update={"method": method})
+        if fits:
+            assert inputs.get(clustered, print)
+            continue
+        with pytest.raises(
+            UserError, match=r"methods\.clustergcn: metis takes about .*clustered_by: kaminpar or stream"
+        ):
+            inputs.get(clustered, print)
+
+
 def test_a_request_that_is_none(home: Path) -> None:
     (home / "job.json").write_text("{}")
     process = subprocess.run([sys.executable, "-P", "-m", module.__name__, "job.json"], capture_output=True)

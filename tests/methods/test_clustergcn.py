@@ -54,8 +54,9 @@ def runs(stored: dict[str, OnDisk]) -> dict[str, list[Run]]:
     cases = [Case(data, METHOD, OPTIONS, MODEL, SPEC) for data in stored.values()]
     cases.append(Case(stored["labels"], "harness_methods.full:Full", {}, MODEL, SPEC))
     cases.append(Case(stored["labels"], METHOD, ClusterGCN.exact, MODEL, SPEC))
+    cases.append(Case(stored["labels"], METHOD, OPTIONS | {"clustered_by": "stream"}, MODEL, SPEC))
     by_rank = run_ranks(run_subgraphs, WORLD, cases)
-    return {name: [rank[i] for rank in by_rank] for i, name in enumerate([*stored, "full", "exact"])}
+    return {name: [rank[i] for rank in by_rank] for i, name in enumerate([*stored, "full", "exact", "stream"])}
 
 
 def cluster_of(name: str) -> np.ndarray:
@@ -97,6 +98,14 @@ def test_an_epoch_goes_through_every_cluster_and_training_node_once(runs: dict[s
     losses = [[row["loss"] for row in run.rows] for run in ranks]
     assert losses[0] == losses[1] == losses[2]
     assert np.isfinite(losses[0]).all()
+
+
+def test_batches_are_of_the_clusters_that_another_partitioner_finds(runs: dict[str, list[Run]]) -> None:
+    graph = GRAPHS["labels"]
+    found = clusters(Topology(graph.indptr, graph.indices), CLUSTERS, 0, method="stream")
+    assert (found != cluster_of("labels")).any()
+    for taken in (taken for run in runs["stream"] for taken in run.epochs[0]):
+        np.testing.assert_array_equal(np.sort(taken.nodes), np.flatnonzero(np.isin(found, found[taken.nodes])))
 
 
 @pytest.mark.parametrize("name", GRAPHS)

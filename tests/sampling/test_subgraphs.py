@@ -101,3 +101,12 @@ def test_clusters_that_are_kept_are_found_once_and_mapped(tmp_path: Path) -> Non
     np.testing.assert_array_equal(first, again)
     np.testing.assert_array_equal(first, clusters(topology, 5, 0))
     assert clusters(topology, 3, 0, keep=tmp_path).max() == 2
+
+
+def test_clusters_of_another_partitioner_are_kept_apart(tmp_path: Path) -> None:
+    topology = rings(12, 20)
+    by_metis = clusters(topology, 12, 0, keep=tmp_path)
+    streamed = clusters(topology, 12, 0, keep=tmp_path, method="stream")
+    assert np.unique(streamed).size == 12
+    assert (streamed != by_metis).any()
+    np.testing.assert_array_equal(streamed, clusters(topology, 12, 0, method="stream"))

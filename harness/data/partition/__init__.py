@@ -101,9 +101,12 @@ def partition_nodes(
 
 
 def lacks_room(
-    spec: PartitionSpec, nodes: int, entries: int, room: int, source: PluginSource | None = None
+    spec: PartitionSpec, nodes: int, entries: int, room: int, source: PluginSource | None = None, key: str = "method"
 ) -> tuple[str, str] | None:
-    """Return why a graph's partitioner does not fit into `room` bytes, and what does; None if it does."""
+    """Return why a graph's partitioner does not fit into `room` bytes, and what does; None if it does.
+
+    `key`: the option that names the partitioner.
+    """
 
     def takes(found: type[Partitioner[Any]]) -> int:
         return nodes * found.memory[0] + entries * found.memory[1]
@@ -114,7 +117,7 @@ def lacks_room(
     others = [found.name for found in (KaMinPar, Stream) if takes(found) <= room]
     why = f"{spec.method} takes about {size_text(need)} for {nodes:,} nodes and {entries:,} entries"
     why += f", and this machine has {size_text(room)}"
-    return why, f"method: {' or '.join(others)}" if others else "a machine with more memory"
+    return why, f"{key}: {' or '.join(others)}" if others else "a machine with more memory"
 
 
 def extend_parts(indptr: Ints, indices: Ints, placed: NDArray[np.int32], spec: PartitionSpec) -> NDArray[np.int32]:
