@@ -70,13 +70,9 @@ from .runtime.cost_models import PartSize as PartSize
 from .runtime.external import CommandOptions as CommandOptions
 from .runtime.features import FeatureStore as FeatureStore
 from .runtime.features import HostStore as HostStore
-from .runtime.features import Plan as Plan
 from .runtime.features import RankRows as RankRows
-from .runtime.features import RowPlan as RowPlan
 from .runtime.features import RowStore as RowStore
 from .runtime.features import choose as choose
-from .runtime.features import fresh as fresh
-from .runtime.features import take as take
 from .runtime.minibatch import Drawn as Drawn
 from .runtime.minibatch import Loaded as Loaded
 from .runtime.minibatch import OwnedTopology as OwnedTopology
@@ -87,6 +83,10 @@ from .runtime.pipelined import PipelinedOptions as PipelinedOptions
 from .runtime.pipelined import TrainGraph as TrainGraph
 from .runtime.pipelined import stale_memory as stale_memory
 from .runtime.report import TrialError as TrialError
+from .runtime.row_plan import Plan as Plan
+from .runtime.row_plan import RowPlan as RowPlan
+from .runtime.row_plan import fresh as fresh
+from .runtime.row_plan import take as take
 from .runtime.run_config import CachePolicy as CachePolicy
 from .runtime.run_config import MiniBatchOptions as MiniBatchOptions
 from .runtime.run_config import NeighbourOptions as NeighbourOptions

@@ -23,8 +23,9 @@ from harness.runtime.batches import PRESAMPLED, SCORED, Batch, Loader, node_batc
 from harness.runtime.comm import Communicator
 from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase
 from harness.runtime.evaluation import inference, score_counts, scores_of_all
-from harness.runtime.features import FeatureStore, HostStore, RankRows, RowPlan, RowStore, choose
+from harness.runtime.features import FeatureStore, HostStore, RankRows, RowStore, choose
 from harness.runtime.method import Method, case_of
+from harness.runtime.row_plan import RowPlan
 from harness.runtime.run_config import BatchCache, MethodOptions, MiniBatchOptions, NodeBatchOptions
 from harness.runtime.step import Loss, Step, SyncExchange
 from harness.sampling.neighbours import draw_uniform, take_entries

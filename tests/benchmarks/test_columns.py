@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from harness.models.functional import drop_values
-from harness.runtime.features import RowPlan, take
+from harness.runtime.row_plan import RowPlan, take
 
 ROWS, ALL_ROWS, WIDTH, RATE = 20_000, 60_000, 602, 0.85
 WARMUP, TURNS = 2, 15

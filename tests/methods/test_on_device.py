@@ -116,7 +116,7 @@ COUNTS = ("copy to the host", "harness/runtime/comm.py:exchange_counts")  # how 
 TRANSFER = ("synchronize a stream", "harness/runtime/batches.py:do")  # in a thread of its own, beside the training
 LABELLED = ("nonzero", "harness/runtime/minibatch.py:_loss")  # how many rows of a subgraph the loss reads
 ASKED = ("copy to the host", "harness/runtime/step.py:ask")  # how many rows are moved
-PLACED = ("copy to the host", "harness/runtime/features.py:of")  # how many rows each rank is asked for
+PLACED = ("copy to the host", "harness/runtime/row_plan.py:of")  # how many rows each rank is asked for
 INDUCED = ("nonzero", "harness/graph/csr.py:induce_columns_on_device")  # how many edges there are
 SAMPLED = {  # how many edges and nodes of a layer there are, and rows of each rank
     ("_local_scalar_dense", "harness/sampling/neighbours.py:draw_uniform_on_device"),
@@ -170,7 +170,7 @@ HISTORY = {
     WRITTEN,
 }
 READ = ("copy to the host", "harness/graph/csr.py:on_host")  # rows that are in the host's memory, or are looked at
-FILED = ("nonzero", "harness/runtime/features.py:own_rows")  # which rows are read from a disk
+FILED = ("nonzero", "harness/runtime/row_plan.py:own_rows")  # which rows are read from a disk
 EXPLAINED = {(what, "methods/dgs/explainer.py:take") for what in ("_local_scalar_dense", "copy to the host")}
 ALLOWED: dict[str, Waits] = {
     "bns-gcn": {ASKED, INDUCED},

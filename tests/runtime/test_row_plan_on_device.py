@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.runtime.features import RowPlan, RowPlanOnDevice
+from harness.runtime.row_plan import RowPlan, RowPlanOnDevice
 
 NODES = 60
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from support.ranks import run_ranks
 from support.stores import Asked, Sharded, gather_columns
 
-from harness.runtime.features import take
+from harness.runtime.row_plan import take
 
 NODES, WIDTH, ITEM = 50, 9, 4
 CALLS = 12
