@@ -22,7 +22,7 @@ from harness.files import SMALL, read_object
 from harness.graph.kernels import PACKAGES, Versions, stream
 from harness.launch.fork_server import NoWarmStart, fork_server, preload
 from harness.launch.group import GroupResult, OnProgress, run_group
-from harness.launch.hardware import cores_of, near_cores, threads_of, usable_cores
+from harness.launch.hardware import blocks, cores_of, near_cores, threads_of, usable_cores
 from harness.launch.inputs import InputCache, NotPrepared, Report, TrialInputs, is_inductive
 from harness.launch.network import network, why_not
 from harness.launch.process import WORKER, Placement, placements_of, rank_environment, scratch
@@ -129,7 +129,9 @@ class OneMachine:
         """Start the process that forks the ranks of `trial`, which is about to run: it imports while data are made."""
         if self.warm:
             with suppress(NoWarmStart):  # reported when the ranks start
-                fork_server(self.worker, rank_environment(placements_of(range(1), 1)[0], self.threads(trial)))
+                parts = trial.partition.parts
+                first = placements_of(blocks(parts, self.nodes)[0], parts)[0]
+                fork_server(self.worker, rank_environment(first, self.threads(trial)))
 
     def warm_up(self, trials: Sequence[TrialConfig], report: Report) -> tuple[int, int]:
         """Compile what `trials` call; see `warm_up`. What goes wrong is reported and no error."""

@@ -27,6 +27,7 @@ import psutil
 from pydantic import BaseModel, Field, StrictFloat, StrictInt, StrictStr, ValidationError
 
 from harness.files import json_object
+from harness.launch.hardware import cores
 from harness.launch.namespaces import inside
 from harness.results.leases import process_space, start_time
 from harness.runtime import BRAND, branded
@@ -43,11 +44,11 @@ DEFAULTS = {
     # 25,000 nodes x 128; kept, it is 260, and a sixth less CPU time an epoch.
     "MALLOC_TRIM_THRESHOLD_": str(2**31),
     THRESHOLD: str(2**30),
-    # By default torch's threads spin for a while when they are done, on cores that the threads of our own
-    # kernels and other ranks want: products with sparse matrices then take up to 1.6 times as long.
-    "OMP_WAIT_POLICY": "passive",
 }
 """A rank's environment has these variables unless the user has set them."""
+# By default torch's threads spin for a while when they are done. A rank that has its cores to itself is faster for it
+# (docs/design/numerics.md); cores that others want, too, are given back at once.
+SHARED_CORES = {"OMP_WAIT_POLICY": "passive"}
 
 
 @dataclass(frozen=True)
@@ -175,16 +176,16 @@ def start_rank(
     worker: str, job: Path, placement: Placement, threads: int, stdin: int, brand: Brand, fork: Fork | None = None
 ) -> RankProcess:
     """Start a rank, which ends when the pipe that `stdin` reads is closed at the other end."""
-    env, own, cores = rank_environment(placement, threads), placement.namespace, placement.cores
+    env, own, pinned = rank_environment(placement, threads), placement.namespace, placement.cores
     env[BRAND] = str(brand.limits[0]) if brand.limits else ""
-    before = os.sched_getaffinity(0) if cores and hasattr(os, "sched_getaffinity") else None
+    before = os.sched_getaffinity(0) if pinned and hasattr(os, "sched_getaffinity") else None
     with log_path(job.parent, placement.rank).open("ab") as stream:
         if fork is not None:
             return RankProcess(placement.rank, fork(str(job), env, placement, stream.fileno(), stdin))
         try:
             # A child inherits the pins of the thread that starts it; between its start and its program nothing may run.
-            if before and cores:
-                os.sched_setaffinity(0, cores)
+            if before and pinned:
+                os.sched_setaffinity(0, pinned)
             # -P keeps the working directory off the module path: a `queue.py` there would be imported for Python's.
             popen = subprocess.Popen(
                 [*(() if own is None else inside(own)), sys.executable, "-P", "-m", worker, str(job)],
@@ -203,7 +204,13 @@ def start_rank(
 
 def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
     """Return the environment of a rank with torchrun's names, thread counts, and the interface of gloo and nccl."""
-    env = DEFAULTS | os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads))
+    room = min(len(placement.cores or range(cores())), cores() // placement.local_world)
+    env = (
+        DEFAULTS
+        | ({} if 1 < threads <= room else SHARED_CORES)
+        | os.environ
+        | dict.fromkeys(THREAD_VARIABLES, str(threads))
+    )
     env.update(RANK=str(placement.rank), WORLD_SIZE=str(placement.world), PYTHONUNBUFFERED="1")
     env.update(LOCAL_RANK=str(placement.local_rank), LOCAL_WORLD_SIZE=str(placement.local_world))
     if placement.interface is None:

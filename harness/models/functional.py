@@ -184,11 +184,13 @@ def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
         return x.new_zeros((x.shape[1], grad.shape[1]))
     if grad.shape[1] == 1:
         return (x * grad).sum(0, keepdim=True).t()
-    parts = (_product(to.t(), rows) for rows, to in zip(_chunks(x), _chunks(grad), strict=True))
+    narrow = LEAST_ROWS <= x.shape[1] < grad.shape[1]  # oneDNN copies what is transposed: the narrower of the two
+    pairs = zip(_chunks(x), _chunks(grad), strict=True)
+    parts = (_product(rows.t(), to) if narrow else _product(to.t(), rows) for rows, to in pairs)
     result = next(parts)
     for part in parts:
         result += part
-    return result.t()
+    return result if narrow else result.t()
 
 
 def _chunks(rows: Tensor) -> Iterator[Tensor]:

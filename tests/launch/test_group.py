@@ -114,6 +114,30 @@ def test_the_users_interface_for_nccl_stays_but_in_a_namespace(
     assert env["NCCL_SOCKET_IFNAME"] == ("ib0" if namespace is None else "eth7")
 
 
+@pytest.mark.parametrize(
+    ("threads", "local_world", "pins", "policy"),
+    [
+        (2, 1, None, None),  # torch's default: threads spin
+        (4, 1, None, None),
+        (2, 2, None, None),
+        (2, 3, None, "passive"),
+        (3, 2, None, "passive"),
+        (2, 1, (5,), "passive"),  # two threads on one core
+        (2, 1, (4, 5), None),
+        (1, 1, None, "passive"),
+    ],
+)
+def test_threads_spin_where_a_rank_has_its_cores_to_itself(
+    threads: int, local_world: int, pins: tuple[int, ...] | None, policy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.launch.process.cores", lambda: 4)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    placement = replace(placements_of(range(local_world), local_world)[0], cores=pins)
+    assert rank_environment(placement, threads).get("OMP_WAIT_POLICY") == policy
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")  # the user's own
+    assert rank_environment(placement, threads)["OMP_WAIT_POLICY"] == "active"
+
+
 def test_a_rank_exits_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group = run(tmp_path, monkeypatch, {1: "exit1", 0: "hang"})
     assert (group.status, group.reason) == ("error", "rank 1 exited with code 1: ValueError: planted")

@@ -179,7 +179,9 @@ def test_layer_norm_has_the_same_bits_with_any_number_of_threads() -> None:
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize(("width", "out"), [(256, 41), (64, 40), (300, 64), (3703, 32), (48, 1), (1, 16)])
+@pytest.mark.parametrize(
+    ("width", "out"), [(256, 41), (64, 40), (300, 64), (3703, 32), (48, 1), (1, 16), (16, 48), (128, 256)]
+)
 def test_products_have_the_same_bits_with_any_number_of_threads(width: int, out: int) -> None:
     """Of every number of rows from 1 to 64, the first time and when it recurs, in both passes."""
     torch.manual_seed(0)
@@ -208,7 +210,7 @@ def test_products_have_the_same_bits_with_any_number_of_threads(width: int, out:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 16, 60, 300, 2048, 5000])
-@pytest.mark.parametrize(("width", "out"), [(48, 1), (48, 7), (1, 16), (300, 64)])
+@pytest.mark.parametrize(("width", "out"), [(48, 1), (48, 7), (1, 16), (300, 64), (16, 48), (128, 256), (15, 64)])
 def test_gradients_of_weights_have_the_same_bits_with_any_number_of_threads(rows: int, width: int, out: int) -> None:
     torch.manual_seed(0)
     x, weight, direction = torch.randn(rows, width), torch.randn(width, out), torch.randn(rows, out)

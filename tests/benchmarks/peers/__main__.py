@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--dropout", type=float, default=0.0, help="of each layer's input")
     parser.add_argument("--tasks", default="", help="a word of those to run")
     given = parser.parse_args()
     data = yaml.safe_load(given.graph)
@@ -63,6 +64,7 @@ def main() -> None:
         for key, values in arrays.items():
             np.save(Path(place) / f"{key}.npy", values)
         shared = SHARED | {"dataset": data, "arrays": place, "epochs": given.epochs, "threads": given.threads}
+        shared["dropout"] = given.dropout
         print(f"{given.graph}: {len(graph.labels):,} nodes, {len(graph.indices):,} entries; {given.threads} threads")
         print(f"{'':<24}" + "".join(f"{each:>22}" for each in LIBRARIES) + f"{'dgl / ours':>20}{'pyg / ours':>20}")
         for title, (task, own) in TASKS.items():

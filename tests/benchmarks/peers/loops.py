@@ -63,16 +63,18 @@ def layers_of(
 class Loop:
     """A model of a library's layers with its optimizer; a layer is called with a graph and rows."""
 
-    def __init__(self, layers: torch.nn.ModuleList, call: Callable[[Any, Any, torch.Tensor], torch.Tensor]) -> None:
-        self.layers, self._call = layers, call
+    def __init__(self, layers: torch.nn.ModuleList, call: Callable[..., torch.Tensor], dropout: float) -> None:
+        self.layers, self._call, self._dropout = layers, call, dropout
         self._optimizer = torch.optim.Adam(layers.parameters(), 0.01)
 
     def forward(self, graphs: list[Any], rows: torch.Tensor) -> torch.Tensor:
         """Return the last layer's rows; `graphs`: one a layer."""
         for number, (layer, graph) in enumerate(zip(self.layers, graphs, strict=True)):
-            rows = self._call(layer, graph, rows)
+            rows = self._call(
+                layer, graph, functional.dropout(rows, self._dropout)
+            )  # of the input features, too, as ours
             if number < len(self.layers) - 1:
-                rows = functional.dropout(functional.relu(rows), 0.5)
+                rows = functional.relu(rows)
         return rows
 
     def learn(self, out: torch.Tensor, labels: torch.Tensor) -> None:
@@ -96,7 +98,11 @@ def of_dgl(arrays: Arrays, request: dict[str, Any]) -> tuple[Steps, int]:
     for key in ("x", "y", "train"):
         graph.ndata[key] = torch.from_numpy(arrays[key])
     train = graph.ndata["train"].nonzero().squeeze(1)
-    loop = Loop(layers_of(lambda a, b: SAGEConv(a, b, "mean"), arrays, request), lambda own, at, rows: own(at, rows))
+    loop = Loop(
+        layers_of(lambda a, b: SAGEConv(a, b, "mean"), arrays, request),
+        lambda own, at, rows: own(at, rows),
+        request["dropout"],
+    )
     if request["task"] == "full":
         graph = graph.formats(["csc", "csr"])
 
@@ -144,7 +150,7 @@ def of_pyg(arrays: Arrays, request: dict[str, Any]) -> tuple[Steps, int]:
     edges = torch.from_numpy(np.stack([arrays["indices"].astype(np.int64), into]))
     x, y, train = (torch.from_numpy(arrays[key]) for key in ("x", "y", "train"))
     data = Data(x=x, y=y, edge_index=edges, train_mask=train)
-    loop = Loop(layers_of(SAGEConv, arrays, request), lambda own, at, rows: own(rows, at))
+    loop = Loop(layers_of(SAGEConv, arrays, request), lambda own, at, rows: own(rows, at), request["dropout"])
     loader = [data] if task == "full" else pyg_loader(data, request)
 
     def batches() -> Iterator[None]:
@@ -180,7 +186,7 @@ def ours(request: dict[str, Any]) -> dict[str, Any]:
     suite = {
         "name": "peers",
         "datasets": [request["dataset"]],
-        "model": {"name": "sage", "layers": request["layers"], "hidden": request["hidden"], "dropout": 0.5},
+        "model": {"name": "sage"} | {key: request[key] for key in ("layers", "hidden", "dropout")},
         "train": {
             "epochs": request["epochs"], "eval_every": 0, "final_eval": False, "threads": request["threads"],
             "inductive": False,
