@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.command_options import DatasetOption, SuiteOptions, dataset_options, option, suite_command, suite_path
-from harness.cli.plan import capacity_of, predicted
+from harness.cli.plan import capacity_of, predict
 from harness.cli.terminal import bytes_text, outlive_readers, seconds_text, table
 from harness.cli.until import Budget, run_while_time_allows
 from harness.errors import UserError
@@ -150,33 +150,27 @@ def _show(
     price: float | None,
 ) -> None:
     """Print who reaches the target first there, and each method with its times, its memory and its place."""
-    from harness.report.elsewhere import rescaled
+    from harness.report.elsewhere import qualified, rescaled
     from harness.report.sections import make_sections
     from harness.report.summary import answer_sentence, named_sections
     from harness.results.frames import load_inputs
-    from harness.results.scaling import alike, held_out, key_of, sure
 
-    groups = alike(records)
     found: dict[str, tuple[Projection, PlannedTrial]] = {}
-    off = sure(held_out(groups.values(), machines.link))
     ratios = {record.trial: 1.0 for record in records if record.config["partition"]["parts"] == 1}
-    for each in there:
-        known = {parts: own for parts, own in groups.get(key_of(each.trial), {}).items() if parts <= machines.ranks}
-        try:
-            projection = predicted(each, known, machines)
-        except UserError as reason:
-            typer.echo(f"not predicted: {each.trial.label.rpartition(' seed=')[0]}: {reason}")
+    off, predictions = predict(there, records, machines)
+    for each in predictions:
+        if isinstance(each.found, str):
+            typer.echo(f"not predicted: {each.name}: {each.found}")
             continue
-        last = known[max(known)]
+        last = each.known[max(each.known)]
         own_s = statistics.median(float(record.result["epoch_time_s"]) for record in last)
-        ratios |= {record.trial: projection.epoch_time_s / own_s for record in last}
-        found |= {record.trial: (projection, each) for record in last}
+        ratios |= {record.trial: each.found.epoch_time_s / own_s for record in last}
+        found |= {record.trial: (each.found, each.there) for record in last}
     inputs = load_inputs(store.directory).only({(store.suite, record.trial) for record in records})
     for section, name in named_sections(make_sections(inputs)):
         section = replace(section, below=below)
         if elsewhere := rescaled(section, ratios, f"predicted for {machines}", off, machines.ranks):
-            said = answer_sentence(elsewhere, name)
-            title = f"Predicted for {machines}, not measured ({off}): {said[0].lower()}{said[1:]}"
+            title = qualified(f"Predicted for {machines}, not measured ({off})", answer_sentence(elsewhere, name))
             _rank(elsewhere, found, title, machines.hosts, price)
     most = max(int(record.config["partition"]["parts"]) for record in records)
     typer.echo(

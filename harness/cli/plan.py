@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -18,7 +18,7 @@ from harness.errors import UserError
 if TYPE_CHECKING:
     from harness.launch.hardware import Capacity
     from harness.launch.planner import PlannedTrial
-    from harness.results.projection import Projection
+    from harness.results.projection import Checked, Projection
     from harness.results.record import Record
     from harness.results.record_store import ResultStore
     from harness.results.scaling import Machines
@@ -162,25 +162,20 @@ def _show_bytes(planned: Sequence[PlannedTrial]) -> None:
 
 def _show_elsewhere(planned: Sequence[PlannedTrial], records: Sequence[Record], machines: Machines) -> None:
     """Print an epoch on other machines, predicted from trials in fewer parts, and how far such predictions were off."""
-    from harness.results.scaling import alike, held_out, key_of, sure
-
-    groups = alike(records)
-    error = sure(held_out(groups.values(), machines.link))
     rows, behind = list[tuple[str | None, ...]](), False
-    for each in {p.trial.seedless: p for p in planned}.values():
-        name, known = each.trial.label.rpartition(" seed=")[0], groups.get(key_of(each.trial), {})
-        try:
-            found = predicted(each, known, machines)
-        except UserError as reason:
-            rows.append((name, *[""] * 5, str(reason)))
+    error, predictions = predict(planned, records, machines)
+    for each in predictions:
+        found = each.found
+        if isinstance(found, str):
+            rows.append((each.name, *[""] * 5, found))
             continue
         epoch = found.epoch_time_s
         between = f"{epoch / error.factor:.3g} to {epoch * error.factor:.3g} s"
-        parts = ", ".join(map(str, sorted(parts for parts in known if parts <= machines.ranks)))
+        parts = ", ".join(map(str, sorted(each.known)))
         behind |= found.overlapped_s > 0
         seconds = found.compute_s, found.exchange_s + found.overlapped_s, found.reduce_s
         times = [f"{value:.2g} s" for value in seconds]
-        rows.append((name, f"{epoch:.3g} s", between, *times, f"trials in {parts} parts"))
+        rows.append((each.name, f"{epoch:.3g} s", between, *times, f"trials in {parts} parts"))
     typer.echo("")
     title = f"an epoch of {machines}, predicted: not measured"
     table(["trial", "epoch", "between", "compute", "exchanges", "all-reduce", "from"], rows, title=title)
@@ -191,12 +186,31 @@ def _show_elsewhere(planned: Sequence[PlannedTrial], records: Sequence[Record], 
     typer.echo(f"note: predictions of more parts than two from one and two were {error}")
 
 
-def predicted(there: PlannedTrial, known: Mapping[int, Sequence[Record]], machines: Machines) -> Projection:
-    """Predict an epoch of a trial that is planned there from its like in fewer parts; UserError: why that cannot be."""
-    from harness.results.scaling import Shape, scaled
+class Prediction(NamedTuple):
+    """An epoch of a planned trial, from `known` trials like it in fewer parts; or why there is none."""
 
-    shape = Shape.of(known, machines.ranks, there.partition or (), there.boundary, there.sent)
-    return scaled(known, machines, shape)
+    name: str  # without the seed
+    there: PlannedTrial
+    known: Mapping[int, Sequence[Record]]
+    found: Projection | str
+
+
+def predict(
+    planned: Sequence[PlannedTrial], records: Sequence[Record], machines: Machines
+) -> tuple[Checked, list[Prediction]]:
+    """Predict the trials that are planned on other machines, whatever their seed; also how far that was off."""
+    from harness.results.scaling import Shape, alike, held_out, key_of, scaled, sure
+
+    groups, predictions = alike(records), list[Prediction]()
+    for each in {p.trial.seedless: p for p in planned}.values():
+        known = {parts: own for parts, own in groups.get(key_of(each.trial), {}).items() if parts <= machines.ranks}
+        try:
+            shape = Shape.of(known, machines.ranks, each.partition or (), each.boundary, each.sent)
+            found: Projection | str = scaled(known, machines, shape)
+        except UserError as reason:
+            found = str(reason)
+        predictions.append(Prediction(each.trial.label.rpartition(" seed=")[0], each, known, found))
+    return sure(held_out(groups.values(), machines.link)), predictions
 
 
 def _show_partitions(planned: Sequence[PlannedTrial]) -> list[str]:

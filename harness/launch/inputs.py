@@ -40,7 +40,7 @@ from harness.data.registry import dataset_info, find_prepared, find_source, gene
 from harness.errors import DataUnavailable, UserError
 from harness.files import RECORD, read_object, size_text
 from harness.launch.group import run_group
-from harness.launch.hardware import capacity, cores
+from harness.launch.hardware import Capacity, capacity, cores
 from harness.launch.namespaces import libc
 from harness.launch.process import placements_of, scratch
 from harness.results.record import Status
@@ -124,15 +124,19 @@ class Remembered(dict[Hashable, Any]):
         return found
 
 
-def lacks_clusters(trial: TrialConfig, table: Sequence[Mapping[str, Any]], room: int) -> tuple[str, str] | None:
-    """Return why ranks cannot cluster a partitioned graph in `room` bytes, and what can; None if they can.
+def lacks_clusters(
+    trial: TrialConfig, table: Sequence[Mapping[str, Any]], machine: Capacity | None = None
+) -> tuple[str, str] | None:
+    """Return why ranks cannot cluster a partitioned graph in a machine's memory, and what can; None if they can.
 
-    `table`: of the training graph's partition.
+    `table`: of the training graph's partition; `machine`: None for this one.
     """
     method = METHODS.load(trial.method.name, trial.plugin)
     spec = method.clustering(method.Options(**trial.method.options))
+    if spec is None:
+        return None
     nodes, edges = (sum(row[key] for row in table if row["part"] != TOTAL) for key in ("inner", "edges"))
-    return None if spec is None else lacks_room(spec, nodes, edges, room, key="clustered_by")
+    return lacks_room(spec, nodes, edges, (machine or capacity()).machine, key="clustered_by")
 
 
 @dataclass
@@ -149,7 +153,7 @@ class InputCache:
     def get(self, trial: TrialConfig, report: Report) -> TrialInputs:
         """Return the inputs of `trial`. Raises DataUnavailable, DataError or UserError, and NotPrepared if `apart`."""
         found = self.known.once(_read_by(trial), lambda: self._make(trial, report))
-        if problem := lacks_clusters(trial, found.partition, capacity().machine):
+        if problem := lacks_clusters(trial, found.partition):
             raise UserError(problem[0], key=f"methods.{trial.method.name}", fix=problem[1])
         return found
 

@@ -186,7 +186,7 @@ class _Planner:
         if state == "run" and (train or not is_inductive(trial)):
             size, plugin = (info.nodes, info.edges), trial.plugins.get("partitioner")
             whole = train or [{"part": 0, "inner": info.nodes, "edges": info.edges}]
-            problem = lacks_clusters(trial, whole, self.capacity.machine)
+            problem = lacks_clusters(trial, whole, self.capacity)
             if train is None:
                 problem = lacks_room(trial.partition, *size, self.capacity.machine, plugin) or problem
             reason = "; ".join(problem) if problem else reason

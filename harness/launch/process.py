@@ -204,13 +204,10 @@ def start_rank(
 
 def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
     """Return the environment of a rank with torchrun's names, thread counts, and the interface of gloo and nccl."""
-    room = min(len(placement.cores or range(cores())), cores() // placement.local_world)
-    env = (
-        DEFAULTS
-        | ({} if 1 < threads <= room else SHARED_CORES)
-        | os.environ
-        | dict.fromkeys(THREAD_VARIABLES, str(threads))
-    )
+    here = cores()
+    room = min(len(placement.cores or range(here)), here // placement.local_world)
+    shared = {} if 1 < threads <= room else SHARED_CORES
+    env = DEFAULTS | shared | os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads))
     env.update(RANK=str(placement.rank), WORLD_SIZE=str(placement.world), PYTHONUNBUFFERED="1")
     env.update(LOCAL_RANK=str(placement.local_rank), LOCAL_WORLD_SIZE=str(placement.local_world))
     if placement.interface is None:

@@ -56,8 +56,9 @@ class Elsewhere:
 
     def sentence(self, section: Section, name: str) -> str:
         """Return who reaches the target first there, and that this is a projection; `name`: of the data."""
-        said = answer_sentence(self.sections[section.anchor], name)
-        return f"Projected to {self.link.label} ({self.off}): {said[0].lower()}{said[1:]}"
+        return qualified(
+            f"Projected to {self.link.label} ({self.off})", answer_sentence(self.sections[section.anchor], name)
+        )
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -75,6 +76,11 @@ class Elsewhere:
         """Return a table of these sections whose caption says that it is a projection."""
         note = prose("elsewhere.table", network=self.link.label, off=self.off)
         return replace(table, caption=f"{note} {table.caption}")
+
+
+def qualified(how: str, said: str) -> str:
+    """Return a sentence behind the words that say how it is known."""
+    return f"{how}: {said[0].lower()}{said[1:]}"
 
 
 def ranking(section: Section) -> AnswerView:
