@@ -131,6 +131,24 @@ class Block:
         """The transpose, for the backward pass; built once where it was not given."""
         return self.adjacency.transpose()
 
+    def into(self, rows: Tensor) -> Block:
+        """Return the block of the edges into some of its destinations: `rows`, int64, ascending."""
+        own, places = self.own, torch.arange(rows.numel(), device=rows.device)
+        if own is None:
+            ones = self.degree.new_ones(rows.numel())
+            own = OwnRows(self.degree[rows], places, rows, ones, ones)
+        else:
+            place = torch.full((self.num_dst,), -1, device=rows.device)
+            place[rows] = places
+            at = place[own.at]
+            kept = at >= 0
+            own = OwnRows(own.degree[rows], at[kept], own.rows[kept], own.scale[kept], own.loop[kept])
+        scale = None if self.dst_scale is None else self.dst_scale[rows]
+        return Block(
+            self.adjacency.take_rows(rows), self.degree, dst_scale=scale, src_scale=self.src_scale,
+            engine=self.engine.name, own=own,
+        )  # fmt: skip
+
     def scales(self, propagation: Propagation) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Columns left [num_dst, 1], right [num_src, 1] or None, self loop [num_dst, 1] (or of `OwnRows.at`) or None.
 
@@ -166,6 +184,8 @@ class Block:
         if self.own is not None:
             found = h.index_select(0, self.own.rows)
             found = found * self.own.scale.unsqueeze(1) if scaled else found
+            if self.own.at.numel() == self.num_dst:
+                return found
             return found.new_zeros((self.num_dst, h.shape[1])).index_copy(0, self.own.at, found)
         # The gradient of a slice is a matrix of zeros to copy into, even where the slice is everything.
         return h if h.shape[0] == self.num_dst else h[: self.num_dst]
@@ -252,7 +272,12 @@ class HalvedBlock(Block):
     def __init__(self, inner: Block, boundary: Block) -> None:
         self.halves = inner, boundary
         degree = torch.cat([half.degree for half in self.halves])
-        super().__init__(inner.adjacency, degree, engine=inner.engine.name)
+        super().__init__(inner.adjacency, degree, engine=inner.engine.name, own=inner.own)
+
+    def into(self, rows: Tensor) -> Block:
+        """See `Block`."""
+        inner, boundary = self.halves
+        return HalvedBlock(inner.into(rows), boundary.into(rows))
 
     @property
     def num_src(self) -> int:
@@ -266,11 +291,11 @@ class HalvedBlock(Block):
 
     def aggregate(self, h: Tensor | Arriving, propagation: Propagation, of: Transform | None = None) -> Tensor:
         """See `Block.aggregate`."""
+        inner, boundary = self.halves
         if not isinstance(h, Arriving):
             self._check(h)
             rows = h
-            h = Arriving(rows[: self.num_dst], lambda: rows[self.num_dst :])
-        inner, boundary = self.halves
+            h = Arriving(rows[: inner.num_src], lambda: rows[inner.num_src :])
         total = inner.aggregate(h.own, propagation, of)
         return total.add_(boundary.aggregate(h.rest(), propagation, of))
 

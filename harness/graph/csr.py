@@ -102,6 +102,11 @@ class CSR:
         starts, columns = self._work(select_rows_on_device, select_rows, first, kept, entries)
         return CSR(starts, columns, self.num_cols)
 
+    def take_rows(self, rows: Tensor) -> CSR:
+        """Return the matrix of `rows`, int64, with their values; the host waits for a device once."""
+        starts, places = places_of_rows(self.indptr, rows)
+        return CSR(starts, self.indices[places], self.num_cols, None if self.values is None else self.values[places])
+
     def split_columns(self, part: NDArray[np.int32], column: NDArray[np.int32], widths: Sequence[int]) -> list[CSR]:
         """Return matrices on the host, of the same rows, that each have some of the columns.
 
@@ -261,11 +266,17 @@ def select_rows(indptr, indices, first, kept, entries):  # type: ignore[no-untyp
 
 def select_rows_on_device(indptr: Tensor, indices: Tensor, first: int, kept: Tensor, entries: int) -> Parts:
     """Return what `select_rows` does."""
-    rows = torch.cat([torch.arange(first, device=indptr.device), first + kept])
+    out, places = places_of_rows(indptr, torch.cat([torch.arange(first, device=indptr.device), first + kept]), entries)
+    return out, indices[places]
+
+
+def places_of_rows(indptr: Tensor, rows: Tensor, entries: int | None = None) -> Parts:
+    """Return the pointers of the matrix of `rows`, which have so many entries, and where these are: both int64."""
     starts = indptr[rows]
     out = pointers(indptr[rows + 1] - starts)
+    entries = int(out[-1]) if entries is None else entries
     places = (starts - out[:-1]).repeat_interleave(out.diff(), output_size=entries)
-    return out, indices[places + torch.arange(entries, device=indptr.device)]
+    return out, places + torch.arange(entries, device=indptr.device)
 
 
 def row_of_entries(indptr: Tensor, entries: int) -> Tensor:

@@ -60,6 +60,10 @@ class RowsOnDisk:
         if (handle := vars(self).pop("_handle", None)) is not None:
             os.close(handle)
 
+    def mapped(self) -> Tensor:
+        """Return all rows [n_in, F] as the file has them, through a memory map; what is written stays in memory."""
+        return torch.from_numpy(np.load(self._file, mmap_mode="c"))
+
     def read(self, rows: NDArray[Any], out: Tensor, at: NDArray[Any] | None = None) -> int:
         """Write `rows` (integers, in any order) to `out` [n, F], or to its rows `at`; return how many the file gave.
 

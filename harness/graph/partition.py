@@ -260,7 +260,9 @@ class View:
         self.disk = None if rows is None else RowsOnDisk(rows / view.name / f"rank{rank}.npy")
 
     def features(self) -> Tensor:
-        """Read the features [n_in, F] of the inner nodes."""
+        """Read the features [n_in, F] of the inner nodes; those of a file, as it has them, are mapped, on a CPU."""
+        if self.disk is not None and self.disk.stored == self.dtype and self._device.type == "cpu":
+            return self.disk.mapped()
         return self.features_of(slice(0, self._nodes.size)).to(self._device)
 
     def features_of(self, rows: slice) -> Tensor:

@@ -118,6 +118,17 @@ class BytesCase:
         return questions + 4 * self.count("asked_nodes") + neighbours
 
 
+FEW_LEARNT = 0.25
+
+
+def learns_few(model: Architecture, learnt: int, nodes: int) -> bool:
+    """Return whether the last of several layers has the `learnt` rows of so many nodes alone (docs/design/numerics.md).
+
+    With few of them that saves the products and logits of all others; with many, to pick rows takes as long.
+    """
+    return model.spec.layers > 1 and learnt < FEW_LEARNT * nodes
+
+
 # Bytes by component; the sum is the rank's. One component may be negative: "layers, beside Eq. 3".
 Components = dict[str, int]
 
@@ -171,7 +182,7 @@ class MemoryCase:
 
     def full_graph(
         self, *, kept: float = 1, precompute: bool = False, transform_first: bool = False, stored: bool = True,
-        codec: CodecName = "none", feedback: bool = False,
+        codec: CodecName = "none", feedback: bool = False, few: bool = True, on_disk: bool = False,
     ) -> Components:  # fmt: skip
         """Return the components of a method whose layers run on the inner nodes and a share of the boundary.
 
@@ -189,12 +200,18 @@ class MemoryCase:
             stored: evaluations find the edges of the whole part in memory.
             codec: the widest exchanged rows are there as bytes too, sent and received ones.
             feedback: what each row lost is there; a rank is taken to send as many rows as it receives.
+            few: the last layer is that of `learns_few`.
+            on_disk: input features are in a file, and memory has a copy only where they are dropped out.
         """
         sampled = kept < 1 and self.parts > 1
         part = self.train.sampled(kept) if sampled else self.train
         blocks = [part.block] * self.model.depth
+        layers, picked = blocks, 0
+        if few and learns_few(self.model, self.train_nodes, self.train.inner):
+            last = BlockSize(self.train_nodes, part.block.src, part.edges * self.train_nodes // self.train.inner)
+            layers, picked = [*blocks[:-1], last], self.matrices(last)
         peak = training_values(
-            self.model, blocks, exchanged=self.parts > 1 and kept > 0, precompute=precompute,
+            self.model, layers, exchanged=self.parts > 1 and kept > 0, precompute=precompute,
             transform_first=transform_first, loss_rows=self.train_nodes, cuda=self.cuda, itemsize=self.itemsize,
         )  # fmt: skip
         features = self.train.inner * self.model.widths[0][0] * self.itemsize
@@ -203,13 +220,13 @@ class MemoryCase:
         packed = row_bytes(codec, max((values for _, values, _ in sent), default=0), self.itemsize)
         lost = sum(values * (1 + learnt) for _, values, learnt in sent) * self.itemsize
         return {
-            "input features": features,
+            "input features": 0 if on_disk else features,
             **({"aggregated features": features} if precompute else {}),
             "labels": self._labels(self.train.inner + self.train_nodes),
             **self._layers(blocks, peak),
             **({} if codec == "none" else {"packed rows": 2 * part.boundary * packed}),
             **({"lost by rounding": part.boundary * lost} if feedback else {}),
-            "adjacency": self.matrices(part.block) + whole,
+            "adjacency": self.matrices(part.block) + whole + picked,
             "weights and optimizer": self._weights(),
             **self._evaluation(peak, stored=stored and not self.inductive),
         }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 from pydantic_core import to_jsonable_python
 
+from harness.deferred import torch
 from harness.errors import UserError
 from harness.graph.block import Block
 from harness.graph.csr import Places
@@ -17,10 +20,10 @@ from harness.metrics import PURPOSES, Metric, as_declared
 from harness.registry import Registered, Registry
 from harness.runtime.batches import Background
 from harness.runtime.codec import Codec
-from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase, PartSize, uses_torch
+from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase, PartSize, learns_few, uses_torch
 from harness.runtime.optimizers import optimizer_of
 from harness.runtime.run_config import FullGraphOptions, MethodOptions
-from harness.runtime.step import OverlappedExchange, Step, SyncExchange
+from harness.runtime.step import Loss, OverlappedExchange, Step, SyncExchange
 from harness.spec import PartitionSpec
 
 if TYPE_CHECKING:
@@ -116,7 +119,8 @@ class Method(Registered, ABC, Generic[OptionsT]):
     @property
     def features_at(self) -> Literal["device", "host", "disk"]:
         """Where a rank's input features are: all on its device, or in the host's memory or files of a disk, to wait."""
-        return "device"
+        storage: Literal["sharded", "host", "disk"] = getattr(self.options, "storage", "sharded")
+        return "device" if storage == "sharded" else storage
 
     def setup_metrics(self) -> dict[str, float | None]:
         """Return metrics of the method's set-up by name, for the record; None where this trial has none."""
@@ -301,6 +305,11 @@ class FullGraphMethod(Method[FullGraphOptionsT]):
         _ = worker.features  # read in set-up, as by methods of other families
         self.aggregated = worker.aggregate_features() if options.precompute else None
         worker.comm.codec = None if options.codec == "none" else Codec(options.codec, feedback=options.feedback)
+        self._few: Loss | None = None
+        if learns_few(worker.model, worker.train_total, worker.partition.meta["nodes"]):
+            rows = worker.train_rows
+            self._few = replace(worker.train_loss, rows=torch.arange(rows.numel(), device=rows.device))
+        self._last: tuple[weakref.ref[Block], Block] | None = None  # of what block the last layer's rows are
         self._fed_back: Block | None = None
         self._aside: Background | None = None
         if options.overlap:
@@ -340,9 +349,22 @@ class FullGraphMethod(Method[FullGraphOptionsT]):
             self._fed_back = block
         usual: dict[str, Any] = {"inputs": worker.features.inner, "aggregated": self.aggregated}
         return Step(
-            blocks=[block] * worker.model.depth, loss=worker.train_loss, exchange=exchange,
-            transform_first=self.options.transform_before_exchange, **usual | others,
+            **self.layers_on(block), exchange=exchange, transform_first=self.options.transform_before_exchange,
+            **usual | others,
         )  # fmt: skip
+
+    def layers_on(self, block: Block) -> dict[str, Any]:
+        """Return the `blocks`, `loss` and `outputs` of a `Step` of which all layers run on `block`.
+
+        Where few nodes are trained on (`FEW_LEARNT`) the last layer has no other rows; what it is sent is the same.
+        """
+        worker, blocks = self.worker, [block] * self.worker.model.depth
+        if self._few is None:
+            return {"blocks": blocks, "loss": worker.train_loss}
+        if self._last is None or self._last[0]() is not block:
+            self._last = weakref.ref(block), block.into(worker.train_rows)
+        last = {"loss": self._few, "outputs": worker.view.split_nodes("train")}
+        return {"blocks": [*blocks[:-1], self._last[1]], **last}
 
     @classmethod
     def memory(cls, options: Any, case: MemoryCase) -> Components:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from harness.deferred import numba, torch
 from harness.deferred import numpy as np
@@ -365,11 +365,6 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         if not self.options.asks_owners:
             case = replace(case, most_edges=self.source.topology.most_edges)
         return self.memory(self.options, case)
-
-    @property
-    def features_at(self) -> Literal["device", "host", "disk"]:
-        """See `Method`."""
-        return "device" if self.options.storage == "sharded" else self.options.storage
 
     @abstractmethod
     def make_sampler(self, source: Source) -> Sampler:

@@ -73,6 +73,10 @@ class FullGraphOptions(MethodOptions):
         description="sum over inner rows while boundary rows travel: full and bns-gcn, models that do not attend",
         exclude_if=lambda overlap: not overlap,
     )
+    storage: Literal["sharded", "disk"] = Field(
+        "sharded", exclude_if=lambda storage: storage == "sharded", description="features in the memory of their "
+        "owners, or in files that these map, of which a CPU's memory holds what it has room for"
+    )  # fmt: skip
     feedback: bool = Field(
         False,
         description="add what a row lost by the codec to the same row of the next epoch",
@@ -94,7 +98,7 @@ class FullGraphOptions(MethodOptions):
     @property
     def for_memory(self) -> dict[str, Any]:
         """What `MemoryCase.full_graph` takes of them."""
-        return self.for_costs | {"feedback": self.feedback}
+        return self.for_costs | {"feedback": self.feedback, "on_disk": self.storage == "disk"}
 
 
 class MiniBatchOptions(MethodOptions):

@@ -229,7 +229,7 @@ class ROC(FullGraphMethod[ROCOptions]):
         return model
 
     def _trace(self, model: GNN, tracer: Tracer) -> Trace:
-        worker, loss = self.worker, self.worker.train_loss
+        worker, layers = self.worker, self.layers_on(self.worker.partition.full_block)
 
         def exchange(h: Tensor, layer: int) -> Tensor:
             tracer.enter(layer)  # in mixhop each hop is one
@@ -237,11 +237,11 @@ class ROC(FullGraphMethod[ROCOptions]):
 
         with worker.apart(), tracer.step():
             logits = model(
-                [worker.partition.full_block] * model.depth,
+                layers["blocks"],
                 partial(tracer.load, self._features),
                 exchange,
                 transform_first=self.options.transform_before_exchange,
                 aggregated=None if self.aggregated is None else partial(tracer.load, self.aggregated),
             )
-            loss_sum(logits, loss, worker.job.config.train.pos_weight).backward()
+            loss_sum(logits, layers["loss"], worker.job.config.train.pos_weight).backward()
         return tracer.trace

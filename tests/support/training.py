@@ -83,6 +83,29 @@ def train_at_rates(
     return unrated, rated, sums  # type: ignore[return-value]
 
 
+def train_all_rows(rank: int, world: int, cases: list[Case]) -> list[tuple[RankOutcome, int]]:
+    """Train each case with all rows in the last layer, however few are learnt from; see `train_last_rows`."""
+    with mock.patch("harness.runtime.cost_models.FEW_LEARNT", 0):
+        return train_last_rows(rank, world, cases)
+
+
+def train_last_rows(rank: int, world: int, cases: list[Case]) -> list[tuple[RankOutcome, int]]:
+    """Train each case; returns also how many rows the last layer had in the last step."""
+    found = []
+    for case in cases:
+        trainer, rows = case.trainer(rank, world), list[int]()
+        make = trainer.method.steps
+
+        def watched(epoch: int, make: Any = make, rows: list[int] = rows) -> Iterator[Step]:
+            for step in make(epoch):
+                rows.append(step.blocks[-1].num_dst)
+                yield step
+
+        trainer.method.steps = watched  # type: ignore[method-assign]
+        found.append((outcome(trainer), rows[-1]))
+    return found
+
+
 def _watch(rank: int, world: int, case: Case) -> tuple[RankOutcome, list[Drawn]]:
     kept: dict[Block, NDArray[np.int64]] = {}
     make = Partition.sampled_block
