@@ -260,10 +260,14 @@ class View:
         self.disk = None if rows is None else RowsOnDisk(rows / view.name / f"rank{rank}.npy")
 
     def features(self) -> Tensor:
-        """Read the features [n_in, F] of the inner nodes; those of a file, as it has them, are mapped, on a CPU."""
-        if self.disk is not None and self.disk.stored == self.dtype and self._device.type == "cpu":
+        """Read the features [n_in, F] of the inner nodes."""
+        return self.host_features().to(self._device)
+
+    def host_features(self) -> Tensor:
+        """Read them to the host's memory; from a file that has them in this dtype, map them."""
+        if self.disk is not None and self.disk.stored == self.dtype:
             return self.disk.mapped()
-        return self.features_of(slice(0, self._nodes.size)).to(self._device)
+        return self.features_of(slice(0, self._nodes.size))
 
     def features_of(self, rows: slice) -> Tensor:
         """Read the features [rows, F] of some inner nodes, on the host."""

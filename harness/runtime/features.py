@@ -115,15 +115,19 @@ class RowStore:
         """Ask the owners for rows, or their columns, and return them in the order of asking, in `out` if given."""
         wanted, places = self._ask(plan, comm)
         chosen = None if columns is None else upload(columns, self.inner.device)
-        if self.disk is None:
-            rows = take(self.inner, places, chosen)
-        else:
-            rows = fresh(self.inner, places.numel(), *self.inner.shape[1:])
-            self._read_disk(on_host(places), rows, None, comm)
-            rows = rows if chosen is None else rows.index_select(1, chosen)
+        source, places = self._held(places, comm)
+        rows = take(source, places, chosen) if self.disk is None or chosen is not None else source
         received = fresh(rows, len(plan.asked), *rows.shape[1:]) if out is None else out
         self._move(rows, wanted, plan.counts, comm, received)
         return received
+
+    def _held(self, places: Tensor, comm: Communicator) -> tuple[Tensor, Tensor]:
+        """Return a matrix and which of its rows are this rank's at `places`: of a file, all that is read of it."""
+        if self.disk is None:
+            return self.inner, places
+        rows = fresh(self.inner, places.numel(), *self.inner.shape[1:])
+        self._read_disk(on_host(places), rows, None, comm)
+        return rows, torch.arange(places.numel(), dtype=places.dtype, device=places.device)
 
     def _copy_own(self, plan: Plan, result: Tensor, comm: Communicator) -> None:
         """Write this rank's rows of a plan to `result`."""

@@ -89,9 +89,10 @@ class ColumnStore(FeatureStore):
         # Rows of different ranks are not equally wide: they are sent value by value.
         sizes = [count * width for count, width in zip(wanted, widths, strict=True)]
         sent = fresh(self.inner, sum(sizes))
-        parts = zip(asked.split(wanted), chosen, widths, sent.split(sizes), strict=True)
+        source, places = self._held(asked, comm)
+        parts = zip(places.split(wanted), chosen, widths, sent.split(sizes), strict=True)
         for rows, theirs, width, part in parts:
-            take(self.inner, rows, theirs, out=part.view(rows.numel(), width))
+            take(source, rows, theirs, out=part.view(rows.numel(), width))
         self._move(sent, sizes, [count * out.shape[1] for count in plan.counts], comm, out.view(-1))
         return out
 
@@ -145,8 +146,6 @@ class DGSOptions(MaskOptions, NeighbourOptions):
     def _something_travels(self) -> Self:
         if self.storage == "host":
             raise ValueError("storage: with 'host' no row is remote, and nothing to explain; use 'sharded'")
-        if self.storage == "disk":
-            raise ValueError("storage: explanations read all of a rank's own features, from memory; use 'sharded'")
         return self
 
 
@@ -230,7 +229,7 @@ class DGS(MiniBatchMethod[DGSOptions]):
         if view is not self.worker.view:
             return store
         assert isinstance(store, FeatureStore)
-        return ColumnStore(store.comm, store.inner, store.owner, store.row, tables=store.tables)
+        return ColumnStore(store.comm, store.inner, store.owner, store.row, tables=store.tables, disk=store.disk)
 
     def hand_out(self, batch: Batch) -> GuidedBatch:
         """See `MiniBatchMethod`; explanations begin and end here, between two steps."""

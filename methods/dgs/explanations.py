@@ -89,7 +89,7 @@ class ExplanationGraph:
 
     remote: NDArray[np.int64]  # [R], ascending: nodes of the view
     features: Tensor  # [1 + R, F] of the star's rows; v_G's are the mean of the local ones
-    local_features: Tensor  # [n_in, F], the store's own rows where those are on the CPU
+    local_features: Tensor  # [n_in, F], the store's own rows where those are on the CPU, or a file's, mapped
     local_block: Block
     blocks: list[Block]  # of each layer, or hop of one: the star, but that the last one has no destination but v_G
     multilabel: bool  # whether a node has any number of classes
@@ -106,7 +106,7 @@ class ExplanationGraph:
         """
         inner = np.asarray(view.partition.inner)
         remote = np.setdiff1d(within_hops(topology, inner, hops), inner, assume_unique=True)
-        local = store.inner.to("cpu", dtype)
+        local = store.inner.to("cpu", dtype) if view.disk is None else view.host_features().to(dtype)
         features = torch.empty((1 + remote.size, local.shape[1]), dtype=dtype)
         features[0] = local.mean(0) if inner.size else 0
         chunks = -(-remote.size // CHUNK)
@@ -332,8 +332,19 @@ def _kept(model: GNN, graph: ExplanationGraph) -> Tensor:
     # Not the mean of their probabilities: that is less certain than v_G, whose features are a mean, so that nodes and
     # features that inform would count as harm.
     with torch.no_grad():
-        logits: Tensor = model([graph.local_block] * model.depth, graph.local_features, transform_first=True)
-        mean = logits.mean(0)
+        block, x, last = graph.local_block, graph.local_features, model.spec.layers - 1
+        for index in range(last):
+            x = model.behind(index, x, [block] * model.hops, transform_first=True)
+        # The logits of some nodes at a time; a layer of several hops would aggregate for each of them anew.
+        chunks = torch.arange(block.num_dst).split(CHUNK if model.hops == 1 else max(1, block.num_dst))
+        total = x.new_zeros(model.outputs)
+        for rows in chunks:
+            own = block if len(chunks) == 1 else block.into(rows)
+            logits = model.behind(last, x, [*[block] * (model.hops - 1), own], transform_first=own is block)
+            for index in range(last + 1, last + 1 + model.spec.linear_layers):
+                logits = model.behind(index, logits)
+            total += logits.sum(0)
+        mean = total / max(1, block.num_dst)
         return mean.sigmoid() if graph.multilabel else mean.softmax(0)
 
 

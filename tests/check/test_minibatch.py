@@ -86,7 +86,7 @@ RUNS = [
     if (name != "vrgcn" or store in ("", "pool"))
     and (not name.startswith("cooperative") or "cache" not in STORES[store])
     and (name != "p3" or store in ("", "prefetch", "pool"))
-    and (name != "dgs" or not store.startswith(("host", "disk")))
+    and (name != "dgs" or not store.startswith("host"))
     and (model == "sage" or (name in READ_BY_ALL and store in ("", "prefetch")))
 ] + [(name, less, "sage") for name in READ_LESS for less in LESS]
 Run = tuple[str, str, str]

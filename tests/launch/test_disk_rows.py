@@ -20,7 +20,13 @@ METHODS = """
   - graphsage: {fanouts: 3, batch_size: 64}
   - graphsage: {fanouts: 3, batch_size: 64, storage: disk}
   - graphsage: {fanouts: 3, batch_size: 64, storage: disk, cache: degree, capacity: 0.2}
-  - graphsage: {fanouts: 3, batch_size: 64, storage: disk, on_disk: bfloat16}"""
+  - graphsage: {fanouts: 3, batch_size: 64, storage: disk, on_disk: bfloat16}
+  - full
+  - full: {storage: disk}
+  - bns-gcn: {rate: 0.3}
+  - bns-gcn: {rate: 0.3, storage: disk}
+  - dgs: {fanouts: 3, batch_size: 64, period: 2, explain: inline}
+  - dgs: {fanouts: 3, batch_size: 64, period: 2, explain: inline, storage: disk}"""
 
 
 @pytest.mark.slow
@@ -37,12 +43,18 @@ def test_training_from_a_disk_is_training(tmp_path: Path, monkeypatch: pytest.Mo
     rows = {}
     for record in read_records(tmp_path / "results" / suite.name).values():
         assert record.status == "ok"
-        own = record.config["method"]["options"]
-        rows[own["storage"], own["cache"], own.get("on_disk", "float32")] = record.result
+        name, own = record.config["method"]["name"], record.config["method"]["options"]
+        key = name, own.get("storage", "sharded"), own.get("cache", "none"), own.get("on_disk", "float32")
+        rows[key] = record.result
     plain, disk, cached, rounded = (
-        rows[key] for key in (("sharded", "none", "float32"), ("disk", "none", "float32"),
-                              ("disk", "degree", "float32"), ("disk", "none", "bfloat16"))
+        rows["graphsage", *key] for key in (("sharded", "none", "float32"), ("disk", "none", "float32"),
+                                            ("disk", "degree", "float32"), ("disk", "none", "bfloat16"))
     )  # fmt: skip
+    for name in ("full", "bns-gcn", "dgs"):
+        stored = [rows[name, storage, "none", "float32"] for storage in ("sharded", "disk")]
+        assert stored[0]["checksum"] == stored[1]["checksum"]
+        assert stored[0]["best_val"] == pytest.approx(stored[1]["best_val"], abs=1e-12)
+        assert (stored[1]["bytes_disk"] > 0) == (name == "dgs")  # a map's reads are the kernel's
     for same in (disk, cached):
         assert same["checksum"] == plain["checksum"]
         assert same["best_val"] == pytest.approx(plain["best_val"], abs=1e-12)

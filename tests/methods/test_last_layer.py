@@ -70,7 +70,7 @@ def test_losses_weights_and_bytes_are_those_of_all_rows(weighted: bool, tmp_path
             assert rows == graph.nodes // 3
             assert fewer == (rows if case.method == "cagnet" else (learnt % 3 == rank).sum())
             for a, b in zip(whole.rows, last.rows, strict=True):
-                assert b["loss"] == pytest.approx(a["loss"], rel=1e-9), case_of
+                assert b["loss"] == pytest.approx(a["loss"], rel=1e-9), case
                 sent = [{key: value for key, value in row.items() if key.startswith("bytes_")} for row in (a, b)]
                 assert sent[0] == sent[1]
             for name, weights in whole.after.items():

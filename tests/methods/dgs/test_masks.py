@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -143,6 +144,8 @@ def test_gradients_of_the_objective(name: str, multilabel: bool) -> None:
     mean = model([graph.local_block] * model.depth, graph.local_features).mean(0).numpy()
     chances = 1 / (1 + np.exp(-mean)) if multilabel else np.exp(mean) / np.exp(mean).sum()
     assert_allclose(kept.numpy(), chances, rtol=1e-12)
+    with mock.patch("harness_methods.dgs.explanations.CHUNK", 3):
+        assert_allclose(_kept(model, graph).numpy(), chances, rtol=1e-12)
     logits = [mask.logit().requires_grad_() for mask in random_masks(graph)]
     assert torch.autograd.gradcheck(lambda n, f: objective(model, graph, MaskOptions(), kept, n, f).loss, logits)
 
