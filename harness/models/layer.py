@@ -85,11 +85,20 @@ class ModelSpec(Spec):
 
 @dataclass(frozen=True)
 class BlockSize:
-    """Destination rows, source rows and entries of a layer's block."""
+    """Destination rows, source rows and entries of a layer's block, and the rows that the layer is given.
+
+    These are the destinations (`inner` None), unless the last layer picks some of them.
+    """
 
     dst: int
     src: int
     edges: int
+    inner: int | None = None
+
+    @property
+    def given(self) -> int:
+        """Rows that an exchange makes source rows of."""
+        return self.dst if self.inner is None else self.inner
 
 
 @dataclass
@@ -125,7 +134,7 @@ class LayerCase:
     @property
     def boundary(self) -> int:
         """Rows that the exchange of the first block receives."""
-        return self.blocks[0].src - self.blocks[0].dst if self.exchanged else 0
+        return self.blocks[0].src - self.blocks[0].given if self.exchanged else 0
 
     @property
     def keeps_input(self) -> bool:
@@ -317,15 +326,15 @@ class GraphLayer(Registered, Module):
         exchange's backward pass adds what peers send (about the boundary) to a copy of the inner rows.
         """
         (size,) = case.blocks
-        dst, src, d, o = size.dst, size.src, self.inputs, self.outputs
-        own = (dst if case.exchanged else src) * d if case.keeps_input else 0
-        to_input = 0 if case.first else dst * d
+        dst, src, given, d, o = size.dst, size.src, size.given, self.inputs, self.outputs
+        own = (given if case.exchanged else src) * d if case.keeps_input else 0
+        to_input = 0 if case.first else given * d
         if case.aggregated:
             return LayerValues(2 * own, 2 * dst * o, dst * o)
         if case.transform_first:
             through = to_input + (2 * dst + src + case.boundary) * o
             return LayerValues(own, (3 * dst + src) * o, through)
-        back = (src + case.boundary + dst) * d if case.exchanged and not case.first else 0
+        back = (src + case.boundary + given) * d if case.exchanged and not case.first else 0
         source = src * d if case.exchanged else 0
         to_source, spread = (0, 0) if case.first else (src * (d + o), (2 * dst + src) * d)
         through = to_input + max((dst + src) * o, to_source, back)

@@ -142,22 +142,22 @@ class GATLayer(GraphLayer):
         destinations, and the gradient of z, then that of H.
         """
         (size,) = case.blocks
-        dst, src, d, w, heads = size.dst, size.src, self.inputs, self.transformed, self.heads
+        dst, src, given, d, w, heads = size.dst, size.src, size.given, self.inputs, self.transformed, self.heads
         spec, exchanged, transform_first = case.spec, case.exchanged, case.transform_first
         source = src * d if exchanged and not transform_first else 0
         plain = not case.keeps_input or (case.first and source)
-        own = 0 if plain else (dst if exchanged else src) * d
+        own = 0 if plain else (given if exchanged else src) * d
         shared = spec.norm == "layer" and not self.average and not (spec.residual and d == self.outputs)
         kept = own + source + src * w + 3 * dst * heads + (0 if shared else dst * w)
         averaged = dst * self.outputs if self.average else 0
         forward = src * heads + (dst * w if transform_first or shared else 0) + averaged
         states = (4 * dst + 2 * src) * heads
         through = (src + dst) * w + states + (dst * w if self.average else 0)
-        to_input = 0 if case.first else dst * d
+        to_input = 0 if case.first else given * d
         if transform_first:
-            return LayerValues(kept, forward, max(through, (src + case.boundary + dst) * w, dst * w + to_input))
+            return LayerValues(kept, forward, max(through, (src + case.boundary + given) * w, dst * w + to_input))
         to_source = 0 if case.first else src * (w + d)
-        back = (src + case.boundary + dst) * d if exchanged and not case.first else 0
+        back = (src + case.boundary + given) * d if exchanged and not case.first else 0
         return LayerValues(kept, forward, to_input + max(through, to_source, back))
 
     def evaluation_values(self, block: BlockSize, *, exchanged: bool) -> int:
@@ -273,8 +273,8 @@ class MixHopLayer(GraphLayer):
                 continue
             kept += size.dst * d if hop + 1 >= self.first else 0
             forward = max(forward, kept + (1 + case.exchanged) * size.src * d)
-            boundary = size.src - size.dst if case.exchanged else 0
-            backward = max(backward, size.src + max(size.dst, boundary))
+            boundary = size.src - size.given if case.exchanged else 0
+            backward = max(backward, size.src + max(size.given, boundary))
         forward = max(forward - kept + outputs, 2 * outputs)
         return LayerValues(kept + self.weight.numel(), forward, outputs if case.first else backward * d)
 

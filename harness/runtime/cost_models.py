@@ -208,7 +208,8 @@ class MemoryCase:
         blocks = [part.block] * self.model.depth
         layers, picked = blocks, 0
         if few and learns_few(self.model, self.train_nodes, self.train.inner):
-            last = BlockSize(self.train_nodes, part.block.src, part.edges * self.train_nodes // self.train.inner)
+            edges = part.edges * self.train_nodes // self.train.inner
+            last = BlockSize(self.train_nodes, part.block.src, edges, self.train.inner)
             layers, picked = [*blocks[:-1], last], self.matrices(last)
         peak = training_values(
             self.model, layers, exchanged=self.parts > 1 and kept > 0, precompute=precompute,

@@ -291,6 +291,8 @@ METHODS: Registry[type[Method[Any]]] = Registry(Method)
 class FullGraphMethod(Method[FullGraphOptionsT]):
     """A method whose layers run on the inner nodes of a partition and some or all of its boundary.
 
+    The last layer has the training nodes alone where they are few (`FEW_LEARNT`, docs/design/numerics.md).
+
     Attributes:
         aggregated: with `precompute` the exact first-layer aggregation of the input features, which the
             ranks exchange here, before the first epoch; None without.
@@ -354,10 +356,7 @@ class FullGraphMethod(Method[FullGraphOptionsT]):
         )  # fmt: skip
 
     def layers_on(self, block: Block) -> dict[str, Any]:
-        """Return the `blocks`, `loss` and `outputs` of a `Step` of which all layers run on `block`.
-
-        Where few nodes are trained on (`FEW_LEARNT`) the last layer has no other rows; what it is sent is the same.
-        """
+        """Return the `blocks`, `loss` and `outputs` of a `Step` of which all layers run on `block`."""
         worker, blocks = self.worker, [block] * self.worker.model.depth
         if self._few is None:
             return {"blocks": blocks, "loss": worker.train_loss}

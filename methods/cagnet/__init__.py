@@ -64,7 +64,8 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
     partitions' rows, fetched once before the first epoch; the j-th of each group broadcasts its own
     partition's rows to the j-th of the other groups, and a group adds up what its ranks have. (The paper's
     rank broadcasts all rows of some groups instead: as many bytes, but c^2 must divide P.) All else a group's
-    ranks do alike: they draw the same dropout masks, and each of them counts 1/c in the loss.
+    ranks do alike: they draw the same dropout masks, and each of them counts 1/c in the loss. The last layer has all
+    rows, however few are trained on.
 
     Bytes of a layer that sends width d, over all ranks, of N nodes: forward (P/c - 1 + 2 (c - 1)) N d *
     itemsize, of which 2 (c - 1) N d are the groups' sums; backward, for all layers but the first, (P/c -

@@ -320,7 +320,8 @@ class DGS(MiniBatchMethod[DGSOptions]):
     @classmethod
     def memory(cls, options: DGSOptions, case: MemoryCase) -> dict[str, int]:
         """See `MemoryCase.drawn` and `explanation_memory`; a GPU has the graph, too, and reads whole rows."""
-        drawn = case.drawn(options, options.fanouts, "fanouts", each=True) | explanation_memory(case)
+        drawn = case.drawn(options, options.fanouts, "fanouts", each=True)
+        drawn |= explanation_memory(case, options.hops, drawn if options.explain == "inline" else None)
         if not cls.device_draws(options):
             return drawn
         return drawn | case.drawn_on_device(case.edges, options, entry=120)

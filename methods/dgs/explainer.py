@@ -25,20 +25,27 @@ if TYPE_CHECKING:
     from harness.plugin import GNN
 
 
-def explanation_memory(case: MemoryCase) -> Components:
+LAYERS = "layers (Eq. 3)", "layers, beside Eq. 3"
+
+
+def explanation_memory(case: MemoryCase, hops: int | None, batch: Components | None) -> Components:
     """Return the bytes of a rank's explanation graph and guidance, on the host: none of a GPU's.
 
-    Of the remote nodes within K hops the upper bound is known: all there are.
+    Of the remote nodes within several `hops` (None: the graph layers) the upper bound is known: all there are.
+    "explaining" is what training masks takes besides: the passes on the star, and the remote rows times their mask;
+    less the layers of a `batch`, whose components are given if they are gone by then.
     """
     if case.cuda:
         return {"explanation": 0}
-    remote = case.nodes - case.train.inner
-    width, hidden = max(case.model.widths[: case.model.hops])
-    own = BlockSize(case.train.inner, case.train.inner, case.train.edges - case.train.cut)
-    star = BlockSize(remote + 1, remote + 1, 2 * remote + 1)
-    rows = (remote + 1) * (width + 2 * case.model.depth * hidden) + case.train.inner * hidden
-    matrices = case.matrices(own, transposed=False) + case.matrices(star)
-    return {"explanation": rows * case.itemsize + matrices + 2 * 4 * case.nodes}
+    model, part = case.model, case.train
+    remote = part.boundary if (hops or model.depth) == 1 else case.nodes - part.inner
+    rows, width = remote + 1, model.widths[0][0]
+    star = BlockSize(rows, rows, 2 * remote + 1)
+    stars = [star] * (model.depth - 1) + [BlockSize(1, rows, remote)]
+    own = BlockSize(part.inner, part.inner, part.edges - part.cut)
+    held = case.matrices(own, transposed=False) + case.matrices(star) + rows * width * case.itemsize
+    passes, gone = (sum(found.get(name, 0) for name in LAYERS) for found in (case.mini_batch(stars), batch or {}))
+    return {"explanation": held + 2 * 4 * case.nodes, "explaining": max(0, passes - gone)}
 
 
 NICENESS = 10  # of the thread: where no core is free, the training goes first

@@ -65,6 +65,24 @@ def test_components_by_hand() -> None:
     }  # fmt: skip
 
 
+def test_few_learnt_rows_by_hand() -> None:
+    """As above, but that the last layer has 10 rows of a tenth of the edges, and aggregates first."""
+    found = components(case=replace(CASE, train_nodes=10))
+    kept = 1000 + 1000 + 800 + 80
+    # Gradients of logits 10 x 3, of the input 100 x 8, and in the exchange as above.
+    peak = kept + 30 + 800 + (960 + 160 + 800)
+    assert found["layers (Eq. 3)"] == components()["layers (Eq. 3)"]
+    assert found["layers (Eq. 3)"] + found["layers, beside Eq. 3"] == 4 * peak
+    own = 8 * (11 + 121) + 2 * 4 * 100 + 4 * (10 + 120)
+    assert found["adjacency"] == components()["adjacency"] + own
+    assert components("cagnet", case=replace(CASE, train_nodes=10))["adjacency"] == components("cagnet")["adjacency"]
+
+
+def test_features_of_a_file_are_not_counted() -> None:
+    found = components(storage="disk")
+    assert found == components() | {"input features": 0}
+
+
 def test_the_order_of_products_by_hand() -> None:
     """As above: where H W is aggregated the source is kept, where H is its aggregation."""
     peaks = {}
@@ -257,6 +275,26 @@ TRAINED: dict[str, dict[str, Any]] = {
     "clustergcn": {"clusters": 8, "per_batch": 2}, "graphsaint": {"sampler": "node", "size": 4000},
     "sign": {}, "gas": {"clusters": 8, "per_batch": 2}, "cooperative": {"fanouts": 5},
 }  # fmt: skip
+
+
+FEW_LEARNT: dict[str, dict[str, Any]] = {"full": {}, "bns-gcn": {"rate": 0.1}, "pipegcn": {}, "psc-gcn": {}}
+
+
+@pytest.mark.slow
+def test_against_ranks_that_learn_few(tmp_path: Path) -> None:
+    """As `test_against_ranks`, with one node in twenty of the training nodes."""
+
+    def data(nodes: int) -> OnDisk:
+        graph = generators()["sbm"].make(nodes=nodes, degree=20, features=512, work=tmp_path)
+        graph = replace(graph, train_mask=graph.train_mask & (np.arange(nodes) % 12 == 0))
+        return on_disk(graph, np.arange(nodes) * 2 // nodes, 2, False, tmp_path / f"{nodes}")
+
+    tiny, large = data(400), data(20_000)
+    model, spec = ModelSpec(layers=2, hidden=256, norm="layer"), TrainSpec(epochs=2, threads=1)
+    cases = [Case(each, name, options, model, spec) for name, options in FEW_LEARNT.items() for each in (tiny, large)]
+    for found in run_ranks(memory_peaks, 2, cases, OUTSIDE_BYTES, timeout_s=280):
+        ratios = {name: modelled / grown for name, (grown, modelled) in zip(FEW_LEARNT, found[1::2], strict=True)}
+        assert {name: ratio for name, ratio in ratios.items() if not 0.65 < ratio < 1.4} == {}
 
 
 @pytest.mark.slow
