@@ -9,7 +9,7 @@ from harness.deferred import Function, numba, torch
 from harness.deferred import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -35,14 +35,23 @@ class Linear:
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return the product, [rows, out]."""
+        return self._products([x], [weight], bias)[0]
+
+    def by_head(self, x: Tensor, weight: Tensor, heads: int) -> Tensor:
+        """Return [rows, out]: for each head the product of its columns of `x` [rows, heads * in] and of `weight`."""
+        # By columns of a wider matrix oneDNN's product takes up to a thousand times as long.
+        columns = [[own.contiguous() for own in each.split(each.shape[1] // heads, 1)] for each in (x, weight)]
+        return torch.cat(self._products(columns[0], columns[1]), 1)
+
+    def _products(self, xs: Sequence[Tensor], weights: Sequence[Tensor], bias: Tensor | None = None) -> list[Tensor]:
+        """Return the products of matrices that have equally many rows."""
+        pairs, like = list(zip(xs, weights, strict=True)), xs[0]
         if self.rounded:
-            rounded: Tensor = _RoundedLinear.apply(x, weight, bias)
-            return rounded
-        if x.device.type == "cpu" and x.dtype == torch.float32 and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-            recurs = (self.training if torch.is_grad_enabled() else self.evaluating).has(x.shape[0])
-            result: Tensor = _Linear.apply(x, weight, bias, recurs)
-            return result
-        return _plain(x, weight, bias)
+            return [_RoundedLinear.apply(x, weight, bias) for x, weight in pairs]
+        if like.device.type == "cpu" and like.dtype == torch.float32 and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+            recurs = (self.training if torch.is_grad_enabled() else self.evaluating).has(like.shape[0])
+            return [_Linear.apply(x, weight, bias, recurs) for x, weight in pairs]
+        return [_plain(x, weight, bias) for x, weight in pairs]
 
 
 KEPT_KERNELS = 8

@@ -84,9 +84,9 @@ class GATLayer(GraphLayer):
     reads = frozenset(("heads",))
     attends = True
 
-    def __init__(self, inputs: int, outputs: int, heads: int, average: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, heads: int, average: bool, *, products: Products = "auto") -> None:
         width = outputs if average else outputs // heads
-        super().__init__(inputs, outputs, heads * width)
+        super().__init__(inputs, outputs, heads * width, products=products)
         self.heads, self.average = heads, average
         self.weight_src = self.parameter(heads, width)
         self.weight_dst = self.parameter(heads, width)
@@ -105,7 +105,7 @@ class GATLayer(GraphLayer):
     @classmethod
     def build(cls, spec: ModelSpec, inputs: int, outputs: int, *, last: bool, products: Products) -> GATLayer:
         """See `GraphLayer`."""
-        return cls(inputs, outputs, spec.heads, average=last)
+        return cls(inputs, outputs, spec.heads, average=last, products=products)
 
     def forward(
         self, block: Block, h: Tensor, fetch: Fetch, transform_first: bool = False, aggregated: Tensor | None = None
@@ -117,39 +117,67 @@ class GATLayer(GraphLayer):
         if aggregated is not None:
             raise ValueError("attention depends on weights: there is no aggregation to be given")
         early = transform_first or block.communicates
-        z = fetch(self.linear(h, self.weight)) if early else self.linear(fetch(h), self.weight)
-        if not self.average:
-            return block.attend(z, self.weight_src, self.weight_dst, self.bias)
-        heads = block.attend(z, self.weight_src, self.weight_dst)
-        return heads.view(block.num_dst, self.heads, self.outputs).mean(1) + self.bias
+        source = fetch(self.linear(h, self.weight) if early else h)
+        if not early and self.attends_inputs:
+            found = self._of_inputs(block, source)
+        else:
+            z = source if early else self.linear(source, self.weight)
+            if not self.average:
+                return block.attend(z, self.weight_src, self.weight_dst, self.bias)
+            found = block.attend(z, self.weight_src, self.weight_dst)
+        if self.average:
+            found = found.view(block.num_dst, self.heads, self.outputs).mean(1)
+        return found + self.bias
+
+    def _of_inputs(self, block: Block, h: Tensor) -> Tensor:
+        """Return the heads' sums as (sum_j alpha_ij h_j) W, by keys and queries a . W h = (W a) . h."""
+        weight = self.weight.view(self.inputs, self.heads, -1)
+        vectors = ((weight * each).sum(2).t().contiguous() for each in (self.weight_src, self.weight_dst))
+        return self.linear.by_head(block.attend(h.repeat(1, self.heads), *vectors), self.weight, self.heads)
+
+    @property
+    def attends_inputs(self) -> bool:
+        """Whether heads add up rows of H, not of H W, where H is exchanged: as `products` says, or if it is narrower.
+
+        A copy of H is made for each head, and what is done to rows by value costs more than products: with fewer
+        multiply-adds, but wider rows, it was slower (docs/design/numerics.md).
+        """
+        if self.products != "auto":
+            return self.products == "aggregate-first"
+        return self.heads * self.inputs < self.transformed
 
     def work(self, case: LayerCase, forward: Work, backward: Work) -> None:
         """See `GraphLayer`: z = H W, keys and queries, and the rows of z that are added up; back, the gradients'."""
         (size,) = case.blocks
         early, gradients = case.transform_first or case.communicates, 1 if case.first else 2
-        product = 2 * (size.dst if early else size.src) * self.inputs * self.transformed
-        keys, queries = (2 * rows * self.transformed * self.heads for rows in (size.src, size.dst))
+        of_inputs = not early and self.attends_inputs
+        width = self.heads * self.inputs if of_inputs else self.transformed
+        product = 2 * (size.dst if early or of_inputs else size.src) * self.inputs * self.transformed
+        keys, queries = (2 * rows * width * self.heads for rows in (size.src, size.dst))
         forward.flops += product + keys + queries
-        backward.flops += gradients * product + 2 * keys + queries  # the keys once more
-        forward.read(self.transformed, size.edges, size.src)
-        backward.read(self.transformed, size.edges, size.dst)
+        backward.flops += (2 if of_inputs else gradients) * product + 2 * keys + queries  # the keys once more
+        forward.read(width, size.edges, size.src)
+        backward.read(width, size.edges, size.dst)
 
     def training_values(self, case: LayerCase) -> LayerValues:
         """See `GraphLayer`: z = H W of the sources, the heads' outputs, and columns by head.
 
         Nothing is by edge. Kept are H where a product or ReLU reads it, z, query, total and peak, and the heads'
         outputs unless the normalisation keeps them. Backward: products of gradient and output, the state of the
-        destinations, and the gradient of z, then that of H.
+        destinations, and the gradient of z, then that of H. Where heads add up inputs z is copies of H, and its sums
+        are kept twice.
         """
         (size,) = case.blocks
         dst, src, given, d, w, heads = size.dst, size.src, size.given, self.inputs, self.transformed, self.heads
         spec, exchanged, transform_first = case.spec, case.exchanged, case.transform_first
+        of_inputs = not transform_first and self.attends_inputs
+        w = heads * d if of_inputs else w
         source = src * d if exchanged and not transform_first else 0
         plain = not case.keeps_input or (case.first and source)
         own = 0 if plain else (given if exchanged else src) * d
         shared = spec.norm == "layer" and not self.average and not (spec.residual and d == self.outputs)
-        kept = own + source + src * w + 3 * dst * heads + (0 if shared else dst * w)
-        averaged = dst * self.outputs if self.average else 0
+        kept = own + source + src * w + 3 * dst * heads + (2 * dst * w if of_inputs else 0 if shared else dst * w)
+        averaged = (dst * self.outputs if self.average else 0) + (dst * self.transformed if of_inputs else 0)
         forward = src * heads + (dst * w if transform_first or shared else 0) + averaged
         states = (4 * dst + 2 * src) * heads
         through = (src + dst) * w + states + (dst * w if self.average else 0)

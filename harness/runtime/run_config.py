@@ -241,7 +241,7 @@ class TrainSpec(Spec):
     threads: int | None = Field(None, ge=1, description="CPU threads a rank; default: its cores")
     spmm: Literal["auto", "torch", "dgl", "numba", "triton"] = Field("auto", description="SpMM engine")
     products: Products = Field(
-        "auto", description="order of A H W in sage and gcn where the method's options and exchanges leave it open"
+        "auto", description="order of A H W in sage, gcn and gat where the method's options and exchanges leave it open"
     )
     warmup: int | None = Field(
         None, ge=0, description="epochs left out of timings; default: a tenth of them, 1 to 5, but never all"

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from harness.plugin import GNN
 
 
-LAYERS = "layers (Eq. 3)", "layers, beside Eq. 3"
-
-
 def explanation_memory(case: MemoryCase, hops: int | None, batch: Components | None) -> Components:
     """Return the bytes of a rank's explanation graph and guidance, on the host: none of a GPU's.
 
@@ -44,7 +41,10 @@ def explanation_memory(case: MemoryCase, hops: int | None, batch: Components | N
     stars = [star] * (model.depth - 1) + [BlockSize(1, rows, remote)]
     own = BlockSize(part.inner, part.inner, part.edges - part.cut)
     held = case.matrices(own, transposed=False) + case.matrices(star) + rows * width * case.itemsize
-    passes, gone = (sum(found.get(name, 0) for name in LAYERS) for found in (case.mini_batch(stars), batch or {}))
+    passes, gone = (
+        sum(size for name, size in found.items() if name.startswith("layers"))
+        for found in (case.mini_batch(stars), batch or {})
+    )
     return {"explanation": held + 2 * 4 * case.nodes, "explaining": max(0, passes - gone)}
 
 

@@ -20,7 +20,7 @@ from harness.check.training import Case
 from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.models.layer import KEPT, SPMM_COST, GraphLayer, ModelSpec, Products
-from harness.models.shipped_layers import GCNLayer, SageLayer
+from harness.models.shipped_layers import GATLayer, GCNLayer, SageLayer
 from harness.runtime.run_config import TrainSpec
 
 ORDERS: list[Products] = ["aggregate-first", "transform-first"]
@@ -93,6 +93,35 @@ def test_every_order_is_the_formula(name: str, order: Products) -> None:
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
     if order != "auto":
         assert found.widths == ([5, 5] if order == "aggregate-first" else [3, 3])
+
+
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("order", ["auto", *ORDERS])
+def test_heads_that_add_up_inputs_are_those_that_add_up_products(order: Products, average: bool) -> None:
+    """Against the formula over all pairs, forward and backward; a block has fewer rows than sources."""
+    dense, heads = weights_of(0, 20), 2
+    x = torch.from_numpy(np.random.default_rng(1).random((20, 5)))
+    layer = GATLayer.as_module()(5, 6, heads, average, products=order).double()
+    layer.reset(torch.Generator().manual_seed(0))
+    torch.nn.init.normal_(layer.bias)
+    found = run(layer, block_of(dense, 12), x, weights=True, inputs=True)
+    own, width = x.clone().requires_grad_(), 6 if average else 3
+    z = (own @ layer.weight).view(20, heads, width)
+    logits = (z * layer.weight_src).sum(2)[None] + (z[:12] * layer.weight_dst).sum(2)[:, None]
+    counts = torch.from_numpy(dense[:12] + np.eye(12, 20)).unsqueeze(2)
+    weights = counts * torch.nn.functional.leaky_relu(logits, 0.2).exp()
+    sums = torch.einsum("ijh,jhw->ihw", weights / weights.sum(1, keepdim=True), z)
+    want = (sums.mean(1) if average else sums.flatten(1)) + layer.bias
+    torch.testing.assert_close(found.out, want.detach(), rtol=1e-12, atol=1e-12)
+    gradients = torch.autograd.grad(want.square().sum(), [own, *layer.parameters()])
+    for one, other in zip(found.gradients, gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_heads_add_up_inputs_where_these_are_narrower() -> None:
+    assert not GATLayer(256, 41, 4, True).attends_inputs
+    assert GATLayer(16, 172, 4, True).attends_inputs
+    assert not GATLayer(16, 64, 4, False).attends_inputs  # 16 values a head
 
 
 def test_auto_has_the_least_multiply_adds() -> None:
