@@ -66,8 +66,8 @@ def median_interval(values: Values, *, seed: int = 0) -> Interval | None:
     """Return the median with its 95 % percentile-bootstrap interval, or None of no values.
 
     `values` are in the order in which they were measured: where successive ones are correlated, the interval widens to
-    that of as many independent values as they are worth (`independent`). 2000 resamples, deterministic for `seed`. One
-    value has an interval without width.
+    that of as many independent values as they are worth (`independent`), but of values that are not negative no
+    further than 0. 2000 resamples, deterministic for `seed`. One value has an interval without width.
     """
     sample = np.sort(np.asarray(values, dtype=np.float64))
     if not len(sample):
@@ -80,7 +80,8 @@ def median_interval(values: Values, *, seed: int = 0) -> Interval | None:
     medians = np.concatenate([np.median(drawn_of[each], axis=-1) for each in rows])
     low, high = np.quantile(medians, [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
     centre, wider = float(np.median(sample)), _stretch(len(sample), independent(values))
-    return Interval(centre, centre - wider * (centre - float(low)), centre + wider * (float(high) - centre))
+    least = 0.0 if sample[0] >= 0 else -math.inf
+    return Interval(centre, max(least, centre - wider * (centre - float(low))), centre + wider * (float(high) - centre))
 
 
 def independent(values: Values) -> float:

@@ -106,6 +106,16 @@ def test_interval_of_resembling_epochs_covers_the_median() -> None:
     assert np.mean([each is not None and each.low <= 0 <= each.high for each in shuffled]) < 0.7
 
 
+def test_no_interval_of_times_begins_below_zero() -> None:
+    """Epochs that went from fast to slow are worth two: their interval is stretched."""
+    found = median_interval([1.0, 1.1, 1.2, 1.3, 5.0, 5.1, 5.2, 5.3])
+    assert found is not None
+    assert found.low == 0 < found.centre < found.high
+    lower = median_interval([-1.0, 1.1, 1.2, 1.3, 5.0, 5.1, 5.2, 5.3])
+    assert lower is not None
+    assert lower.low < 0
+
+
 def test_time_to_score_is_the_first_time_and_counts_every_epoch() -> None:
     nan = float("nan")
     times, scores = [4.0, 1.0, 1.0, 1.0, 1.0], [nan, 0.5, nan, 0.7, 0.6]
