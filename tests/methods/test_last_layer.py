@@ -48,10 +48,11 @@ def fits(method: str, options: dict[str, Any], model: dict[str, Any]) -> bool:
     return model["name"] != "gat" or not ({"overlap", "precompute"} & set(options) or method == "adaqp")
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(2)
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_losses_weights_and_bytes_are_those_of_all_rows(weighted: bool, tmp_path: Path) -> None:
+def test_losses_weights_and_bytes_are_those_of_all_rows(weighted: bool, model: dict[str, Any], tmp_path: Path) -> None:
     graph = random_graph(8, weighted=weighted, train_only=range(0, 60, 2))
     learnt = np.flatnonzero(graph.train_mask)
     assert 5 < learnt.size < graph.nodes / 4
@@ -60,7 +61,6 @@ def test_losses_weights_and_bytes_are_those_of_all_rows(weighted: bool, tmp_path
     usual: dict[str, Any] = {"layers": 3, "norm": "layer", "hidden": 8}
     cases = [
         Case(data, name, options, ModelSpec(**usual | model), spec)
-        for model in MODELS
         for name, options in OPTIONS
         if fits(name, options, model)
     ]
