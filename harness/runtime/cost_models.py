@@ -201,7 +201,7 @@ class MemoryCase:
             codec: the widest exchanged rows are there as bytes too, sent and received ones.
             feedback: what each row lost is there; a rank is taken to send as many rows as it receives.
             few: the last layer is that of `learns_few`.
-            on_disk: input features are in a file, and memory has a copy only where they are dropped out.
+            on_disk: a CPU maps its input features, and memory has a copy only where they are dropped out.
         """
         sampled = kept < 1 and self.parts > 1
         part = self.train.sampled(kept) if sampled else self.train
@@ -221,7 +221,7 @@ class MemoryCase:
         packed = row_bytes(codec, max((values for _, values, _ in sent), default=0), self.itemsize)
         lost = sum(values * (1 + learnt) for _, values, learnt in sent) * self.itemsize
         return {
-            "input features": 0 if on_disk else features,
+            "input features": 0 if on_disk and not self.cuda else features,
             **({"aggregated features": features} if precompute else {}),
             "labels": self._labels(self.train.inner + self.train_nodes),
             **self._layers(blocks, peak),

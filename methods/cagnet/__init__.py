@@ -206,7 +206,8 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         # Without entries the layers are reckoned as A H first, then W, which is how they are computed.
         rows = PartSize(copies * part.inner, foreign, 0, 0)
         group = replace(case, train=rows, train_nodes=copies * case.train_nodes)
-        components = group.full_graph(stored=False, few=False, **options.for_memory)
+        on_disk = options.storage == "disk" and copies == 1  # copies of others' rows are in memory
+        components = group.full_graph(stored=False, few=False, **options.for_memory | {"on_disk": on_disk})
         own = part.inner * case.model.widths[0][0] * case.itemsize
         pointers = 8 * (groups - 1) * (rows.inner + 1)
         sample = case.matrices(BlockSize(rows.inner, (groups - 1) * foreign, round(options.rate * part.cut)))

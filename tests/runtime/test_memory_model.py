@@ -81,6 +81,9 @@ def test_few_learnt_rows_by_hand() -> None:
 def test_features_of_a_file_are_not_counted() -> None:
     found = components(storage="disk")
     assert found == components() | {"input features": 0}
+    assert components("cagnet", storage="disk")["input features"] == 0
+    gpu = replace(CASE, cuda=True)
+    assert components(case=gpu, storage="disk") == components(case=gpu)
 
 
 def test_the_order_of_products_by_hand() -> None:
