@@ -23,7 +23,7 @@ from harness.runtime.codec import Codec
 from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase, PartSize, learns_few, uses_torch
 from harness.runtime.optimizers import optimizer_of
 from harness.runtime.run_config import FullGraphOptions, MethodOptions
-from harness.runtime.step import Loss, OverlappedExchange, Step, SyncExchange
+from harness.runtime.step import OverlappedExchange, Step, SyncExchange
 from harness.spec import PartitionSpec
 
 if TYPE_CHECKING:
@@ -307,10 +307,11 @@ class FullGraphMethod(Method[FullGraphOptionsT]):
         _ = worker.features  # read in set-up, as by methods of other families
         self.aggregated = worker.aggregate_features() if options.precompute else None
         worker.comm.codec = None if options.codec == "none" else Codec(options.codec, feedback=options.feedback)
-        self._few: Loss | None = None
+        self._few: dict[str, Any] = {}  # loss and outputs of a last layer that has the training nodes alone
         if learns_few(worker.model, worker.train_total, worker.partition.meta["nodes"]):
-            rows = worker.train_rows
-            self._few = replace(worker.train_loss, rows=torch.arange(rows.numel(), device=rows.device))
+            rows = torch.arange(worker.train_rows.numel(), device=worker.train_rows.device)
+            self._few["loss"] = replace(worker.train_loss, rows=rows)
+            self._few["outputs"] = worker.view.split_nodes("train")
         self._last: tuple[weakref.ref[Block], Block] | None = None  # of what block the last layer's rows are
         self._fed_back: Block | None = None
         self._aside: Background | None = None
@@ -358,12 +359,11 @@ class FullGraphMethod(Method[FullGraphOptionsT]):
     def layers_on(self, block: Block) -> dict[str, Any]:
         """Return the `blocks`, `loss` and `outputs` of a `Step` of which all layers run on `block`."""
         worker, blocks = self.worker, [block] * self.worker.model.depth
-        if self._few is None:
+        if not self._few:
             return {"blocks": blocks, "loss": worker.train_loss}
         if self._last is None or self._last[0]() is not block:
             self._last = weakref.ref(block), block.into(worker.train_rows)
-        last = {"loss": self._few, "outputs": worker.view.split_nodes("train")}
-        return {"blocks": [*blocks[:-1], self._last[1]], **last}
+        return {"blocks": [*blocks[:-1], self._last[1]], **self._few}
 
     @classmethod
     def memory(cls, options: Any, case: MemoryCase) -> Components:
