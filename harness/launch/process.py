@@ -31,7 +31,7 @@ from harness.launch.hardware import cores
 from harness.launch.namespaces import inside
 from harness.results.leases import process_space, start_time
 from harness.runtime import BRAND, branded
-from harness.runtime.counters import THRESHOLD
+from harness.runtime.counters import HELD_BYTES, THRESHOLD
 
 WORKER = "harness.runtime.rank"
 LOG_BYTES = 32 * 1024
@@ -43,7 +43,7 @@ DEFAULTS = {
     # By default glibc returns freed tensors to the kernel and faults them in again, 11,600 pages an epoch of
     # 25,000 nodes x 128; kept, it is 260, and a sixth less CPU time an epoch.
     "MALLOC_TRIM_THRESHOLD_": str(2**31),
-    THRESHOLD: str(2**30),
+    THRESHOLD: str(HELD_BYTES),
 }
 """A rank's environment has these variables unless the user has set them."""
 # By default torch's threads spin for a while when they are done. A rank that has its cores to itself is faster for it

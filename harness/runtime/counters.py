@@ -203,8 +203,9 @@ class PackageEnergy:
 
 PROC = Path("/proc/self")
 THRESHOLD = "MALLOC_MMAP_THRESHOLD_"
-OUTSIDE_BYTES = 2**20
+HELD_BYTES, TIGHT_BYTES, OUTSIDE_BYTES = 2**30, 2**24, 2**20
 _MMAP_THRESHOLD = -3  # of mallopt
+_OPEN: list[None] = []  # an item for each `outside_heap` that has begun
 
 
 def trim_heap() -> None:
@@ -226,10 +227,22 @@ def outside_heap() -> Iterator[None]:
         yield
         return
     option(_MMAP_THRESHOLD, OUTSIDE_BYTES)
+    _OPEN.append(None)
     try:
         yield
     finally:
-        option(_MMAP_THRESHOLD, min(int(after), 2**31 - 1))  # an int; the variable's own limit is that of a size
+        _OPEN.pop()
+        if not _OPEN:  # an int; the variable's own limit is that of a size
+            option(_MMAP_THRESHOLD, min(int(os.environ.get(THRESHOLD, after)), 2**31 - 1))
+
+
+def tighten_heap() -> None:
+    """Have blocks from 16 MiB on allocated outside of the heap, from the end of the `outside_heap` that is open.
+
+    An epoch takes longer, and its heap has no holes (docs/design/cores-and-memory.md). A limit of the user's stays.
+    """
+    if os.environ.get(THRESHOLD) == str(HELD_BYTES):
+        os.environ[THRESHOLD] = str(TIGHT_BYTES)
 
 
 class PeakMemory:

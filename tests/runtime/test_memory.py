@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.runtime.counters import PROC, THRESHOLD, PeakMemory, resident_size, trim_heap
+from harness.runtime.counters import HELD_BYTES, PROC, THRESHOLD, PeakMemory, resident_size, trim_heap
 
 BLOCK = 200 * 2**20
 
@@ -96,29 +96,38 @@ def test_what_is_free_in_the_heap_goes_back() -> None:
 HELD = """
 import numpy as np
 from harness.runtime.counters import resident_size
-from harness.runtime.counters import outside_heap
+from harness.runtime.counters import outside_heap, tighten_heap
 from harness.runtime.counters import PROC
 
-def held():
+def held(size=2**21):
     before = resident_size(PROC)
-    blocks = [np.ones(2**21, np.uint8) for _ in range(50)]
+    blocks = [np.ones(size, np.uint8) for _ in range(50)]
     last = blocks.pop()  # keeps the heap's end, so that it does not shrink by itself
     del blocks
     return (resident_size(PROC) - before) // 2**20
 
 with outside_heap():
     print(held())
-print(held())
+    with outside_heap():  # as an exact evaluation in set-up
+        pass
+    print(held())
+print(held(2**20 + 2**16))
+with outside_heap():
+    tighten_heap()
+print(held(2**25), held(2**23))
 """
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told what to keep in its heap")
 def test_a_ranks_heap_keeps_what_is_freed_but_for_what_was_outside() -> None:
-    env = os.environ | {THRESHOLD: str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**31)}
+    env = os.environ | {THRESHOLD: str(HELD_BYTES), "MALLOC_TRIM_THRESHOLD_": str(2**31)}
     done = subprocess.run([sys.executable, "-c", HELD], env=env, capture_output=True, text=True, check=True, timeout=60)
-    outside_mib, inside_mib = map(int, done.stdout.split())
-    assert outside_mib <= 10
-    assert inside_mib >= 80
+    outside, nested, inside, large, small = map(int, done.stdout.split())  # MiB
+    assert outside <= 10
+    assert nested <= 10
+    assert inside >= 40
+    assert large <= 64  # the last block of 32
+    assert small >= 300
 
 
 def test_without_proc_the_peak_is_the_whole_process_and_says_so(tmp_path: Path) -> None:
