@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 
 class Spec(BaseModel):
@@ -90,10 +90,24 @@ class PartitionSpec(Spec):
         default_factory=dict, description="the partitioner's own; write `method: {NAME: {option: value}}`"
     )
 
+    memory: ByteSize | None = Field(
+        None,
+        gt=0,
+        exclude_if=lambda size: size is None,
+        description="memory that partitioning may take, e.g. `16GB`, in place of `method`: METIS, or where that takes "
+        "more KaMinPar, or else a stream",
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _method_with_options(cls, data: Any) -> Any:
         return with_options(data, "method", "options")
+
+    @model_validator(mode="after")
+    def _one_chooses(self) -> Self:
+        if self.memory is not None and self.method != "metis":
+            raise ValueError("memory: it chooses the partitioner; leave out method, or memory")
+        return self
 
     @field_validator("balance")
     @classmethod

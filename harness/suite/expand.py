@@ -109,6 +109,7 @@ def expand(
         enumerate(datasets), partitions, suite.network, enumerate(methods), suite.seeds
     ):
         model, train, shared = settings[i, number]
+        partition = checked.within_memory(partition, usual[0])
         trial = TrialConfig(
             dataset=usual[0], model=model, train=train, partition=partition, method=options[i, number], seed=seed,
             network=network if network and partition.parts > network.ranks_per_host else None, shared=shared,
@@ -534,6 +535,20 @@ class _Checked:
             else:
                 message = "missing: method `file` reads the part of each node from a .npy file"
                 self.refuse(("partition", "file"), message, "add `file: NAME.npy`")
+
+    def within_memory(self, spec: PartitionSpec, dataset: DatasetSpec) -> PartitionSpec:
+        """Return the partition of a data set by the partitioner that `partition.memory` has room for."""
+        from harness.data.partition import within_memory
+        from harness.data.registry import dataset_info
+
+        if spec.memory is None:
+            return spec
+        info = dataset_info(dataset, self.data_dir)
+        try:
+            return within_memory(spec, info.nodes, info.edges)
+        except UserError as error:
+            where = ("partition", (error.key or "").rpartition(".")[2])
+            raise self.suite.source.error(where, f"{dataset.name}: {error.message}", error.fix or "") from None
 
     def excludes(self, options: Collection[str]) -> list[dict[str, Sequence[Any]]]:
         """Return the exclusions, every value a list of alternatives, their keys checked.

@@ -107,17 +107,39 @@ def lacks_room(
 
     `key`: the option that names the partitioner.
     """
-
-    def takes(found: type[Partitioner[Any]]) -> int:
-        return nodes * found.memory[0] + entries * found.memory[1]
-
-    need = takes(PARTITIONERS.load(spec.method, source))
+    need = _takes(PARTITIONERS.load(spec.method, source), nodes, entries)
     if spec.parts == 1 or need <= room:
         return None
-    others = [found.name for found in (KaMinPar, Stream) if takes(found) <= room]
+    others = [found.name for found in (KaMinPar, Stream) if _takes(found, nodes, entries) <= room]
     why = f"{spec.method} takes about {size_text(need)} for {nodes:,} nodes and {entries:,} entries"
     why += f", and this machine has {size_text(room)}"
     return why, f"{key}: {' or '.join(others)}" if others else "a machine with more memory"
+
+
+def _takes(found: type[Partitioner[Any]], nodes: int, entries: int) -> int:
+    return nodes * found.memory[0] + entries * found.memory[1]
+
+
+def within_memory(spec: PartitionSpec, nodes: int, entries: int) -> PartitionSpec:
+    """Return a specification that names the first of METIS, KaMinPar and a stream that its `memory` has room for.
+
+    One without `memory` is returned as it is. Raises UserError where none has room, or balances what is asked for.
+    """
+    if spec.memory is None:
+        return spec
+    for found in (Metis, KaMinPar, Stream):
+        if spec.parts == 1 or _takes(found, nodes, entries) <= spec.memory:
+            break
+    else:
+        need = size_text(_takes(found, nodes, entries))
+        raise UserError(f"{nodes:,} nodes need {need} at least", key="partition.memory", fix="give more")
+    if found is not Metis and spec.balance not in ("nodes", "edges"):
+        raise UserError(
+            f"{found.name} has room, and balances nodes or edges alone", key="partition.balance", fix="nodes"
+        )
+    read = {"objective": spec.objective} if "objective" in found.reads else {}
+    kept = spec.model_dump(exclude={"memory", "method", "objective"})
+    return PartitionSpec.model_validate({**kept, **read, "method": found.name})
 
 
 def extend_parts(indptr: Ints, indices: Ints, placed: NDArray[np.int32], spec: PartitionSpec) -> NDArray[np.int32]:

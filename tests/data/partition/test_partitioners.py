@@ -5,11 +5,13 @@ from __future__ import annotations
 import pickle
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from harness.check.graphs import random_graph
 from harness.data.partition import PARTITIONERS, extend_parts, lacks_room, node_order, partition_nodes
@@ -18,6 +20,8 @@ from harness.data.prepared import write_graph
 from harness.errors import DataError, UserError
 from harness.files import size_text
 from harness.spec import PartitionSpec
+from harness.suite.expand import expand
+from harness.suite.schema import Suite
 
 
 def csr(n: int, edges: set[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -384,3 +388,33 @@ def test_kaminpar_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "kaminpar", None)
     with pytest.raises(UserError, match=r"kaminpar cannot be imported.*pip install 'gnn-harness\[kaminpar\]'"):
         partition_nodes(*ring(40), PartitionSpec(parts=4, method="kaminpar"))
+
+
+def written_suite(**sections: Any) -> Suite:
+    return Suite.model_validate({"name": "s", "datasets": ["digits"], "methods": ["full"], **sections})
+
+
+@pytest.mark.parametrize(
+    ("memory", "found"),
+    [("9GB", "metis"), ("2.1GB", "kaminpar"), ("1GB", "stream")],  # by 60, 18 and 0 bytes an entry of 114.6 million
+)
+def test_memory_chooses_the_partitioner(memory: str, found: str) -> None:
+    """The trials are those of the partitioner's name; a graph for which METIS has room has it."""
+    written = {"datasets": ["digits", "reddit"], "device": "cpu"}
+    small, large = expand(written_suite(partition={"memory": memory, "parts": 4, "objective": "volume"}, **written))
+    assert small.partition.method == "metis"
+    named = {"method": found, "parts": 4, "objective": "volume"}
+    assert large == expand(written_suite(partition=named, **written))[1]
+
+
+@pytest.mark.parametrize(
+    ("partition", "words"),
+    [
+        ({"memory": "1MB"}, "reddit: 232,965 nodes need 3.555 MiB at least"),
+        ({"memory": "2.1GB", "balance": "nodes+train"}, "kaminpar has room, and balances nodes or edges alone"),
+        ({"memory": "2.1GB", "method": "stream"}, "leave out method, or memory"),
+    ],
+)
+def test_memory_that_chooses_none_is_refused(partition: dict[str, Any], words: str) -> None:
+    with pytest.raises((UserError, ValidationError), match=words):
+        expand(written_suite(datasets=["reddit"], partition={"parts": 4, **partition}, device="cpu"))
