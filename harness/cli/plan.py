@@ -145,7 +145,8 @@ def _show_bytes(planned: Sequence[PlannedTrial]) -> None:
         rows.append((each.trial.label.rpartition(" seed=")[0], bytes_text(sent), *times))
         if each.published:
             whole = ", of the whole graph: training on a part of it sends less" if is_inductive(each.trial) else ""
-            sources[f"{each.graph.name} ({each.published}{whole})"] = None
+            like = f", like {each.graph.like}" if each.graph.like else ""
+            sources[f"{each.graph.name}{like} ({each.published}{whole})"] = None
     typer.echo("")
     title = "bytes an epoch of all ranks, and seconds of a rank's share at a link's full rate: exchanges take longer"
     compute = ["compute here"] if any(computes) else []

@@ -89,6 +89,8 @@ class DatasetInfo:
     normalize: str = "none"  # default of the option `normalize`
     validates: bool = True  # whether it has validation nodes, as far as that is known
     size_bytes: int | None = None  # size of the download, rounded; 0 = nothing to download, None = not known
+    like: str = ""  # of a twin: the published set that it imitates
+    trained: float = 1.0  # share of the nodes that train; 1 where nobody has said
 
 
 class Boundary(NamedTuple):
@@ -215,8 +217,8 @@ def _graphsaint(name: str, sizes: Sizes, *, dgl: bool = False, multilabel: bool 
     return Published(info, "graphsaint", "adj_full.npz", urls, mirrors, GRAPHSAINT_FILES)
 
 
-def _ogb(name: str, file: str, sizes: Sizes, size: int, licence: str) -> Published:
-    info = _info(name, sizes, f"OGB (Hu et al. 2020), ogb.stanford.edu, {licence}", size_bytes=size)
+def _ogb(name: str, file: str, sizes: Sizes, size: int, licence: str, trained: float) -> Published:
+    info = _info(name, sizes, f"OGB (Hu et al. 2020), ogb.stanford.edu, {licence}", size_bytes=size, trained=trained)
     folders = (name.replace("-", "_").replace("papers100m", "papers100M"), file)
     return Published(info, "ogb", "raw", (f"{_OGB_URL}/{file}.zip",), folders=folders)
 
@@ -231,11 +233,12 @@ def published() -> dict[str, Published]:
     source = "Mislove et al. 2007, socialnetworks.mpi-sws.org/data-imc2007.html, no licence stated"
     youtube = _info("youtube", (1_138_499, 5_980_886, 2_048, 64), source, multilabel=True, size_bytes=12_000_000)
     youtube_urls = tuple(f"{_MISLOVE_URL}/youtube-{part}.txt.gz" for part in ("links", "groupmemberships"))
+    papers = 111_059_956, 3_231_371_744, 128, 172
     entries = [
         Published(reddit, "dgl_reddit", "reddit_data.npz", (f"{_DGL_URL}/reddit.zip",)),
-        _ogb("ogbn-products", "products", (2_449_029, 123_718_280, 100, 47), 1_480_000_000, "Amazon licence"),
-        _ogb("ogbn-arxiv", "arxiv", (169_343, 2_315_598, 128, 40), 85_000_000, "ODC-BY"),
-        _ogb("ogbn-papers100m", "papers100M-bin", (111_059_956, 3_231_371_744, 128, 172), 60_000_000_000, "ODC-BY"),
+        _ogb("ogbn-products", "products", (2_449_029, 123_718_280, 100, 47), 1_480_000_000, "Amazon licence", 0.0803),
+        _ogb("ogbn-arxiv", "arxiv", (169_343, 2_315_598, 128, 40), 85_000_000, "ODC-BY", 0.537),
+        _ogb("ogbn-papers100m", "papers100M-bin", papers, 60_000_000_000, "ODC-BY", 0.01087),
         _graphsaint("yelp", (716_847, 13_954_819, 300, 100), dgl=True),
         _graphsaint("amazon", (1_569_960, 264_339_468, 200, 107)),
         _graphsaint("flickr", (89_250, 899_756, 500, 7), dgl=True, multilabel=False),

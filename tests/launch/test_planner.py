@@ -83,6 +83,24 @@ def test_an_inductive_trial_needs_both_partitions(suite_file: Path) -> None:
     assert_known(before[1], make_plan(suite_file)[1])
 
 
+@pytest.mark.parametrize("partitioner", ["metis", "kaminpar"])
+def test_a_twins_plan_holds_before_its_partition_is_known(tmp_path: Path, partitioner: str) -> None:
+    """Its boundary is the published set's, its training nodes are their share: no less than it needs, and near."""
+    if partitioner == "kaminpar":
+        pytest.importorskip("kaminpar")
+    file = write_suite(tmp_path)
+    text = file.read_text().replace("[ring]", "[{twin: {of: ogbn-papers100m, scale: 0.0005}}]").replace("[1, 2]", "4")
+    text = text.replace("chunk", partitioner).replace("epochs: 10", "inductive: false, epochs: 10")
+    file.write_text(text.replace("[full]", "[full, {graphsage: {fanouts: 3}}]").replace("[0, 1, 2]", "[0]"))
+    before = make_plan(file)
+    trial = before[0].trial
+    ensure_partitioned(prepare(trial.dataset), trial.partition, inductive=False)
+    for early, late in zip(before, make_plan(file), strict=True):
+        assert_known(early, late)
+        assert total(early.largest) < 1.5 * total(late.largest)
+    assert before[0].sent == pytest.approx(make_plan(file)[0].sent, rel=0.6)
+
+
 def test_trials_too_large_for_the_machine(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All ranks of a trial count, each on its own; the ring fits everywhere here."""
     needed = sum(map(total, make_plan(suite_file)[3].memory))

@@ -228,11 +228,11 @@ def _crossing(degrees: Floats, boundary: Sequence[float]) -> list[float]:
 
 def info(options: Mapping[str, Any]) -> DatasetInfo:
     """What `make` would return; `edges` is what it aims at."""
-    s, real, _ = _settings(options)
+    s, real, shape = _settings(options)
     nodes, degree = _size(s, real)
     sizes, summary = (nodes, round(nodes * degree), real.features, real.classes), _note(s, real, degree)
-    modes = {"multilabel": real.multilabel, "inductive": real.inductive}
-    return generated.made("twin", sizes, TwinSettings, summary, origin="twin", **modes)
+    modes = {"multilabel": real.multilabel, "inductive": real.inductive, "trained": shape.split[0]}
+    return generated.made("twin", sizes, TwinSettings, summary, origin="twin", like=real.name, **modes)
 
 
 def _settings(options: Mapping[str, Any]) -> tuple[TwinSettings, DatasetInfo, Shape]:
