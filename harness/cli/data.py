@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
-from harness.cli.command_options import DataDir, DatasetOption, Plugin, dataset_options, option, use_data_dir
+from harness.cli.command_options import (
+    DataDir,
+    DatasetOption,
+    Plugin,
+    SuiteOptions,
+    dataset_options,
+    node_count,
+    option,
+    suite_command,
+    use_data_dir,
+)
 from harness.cli.terminal import bytes_text, table
 from harness.errors import DataError, UserError, nearest, spelled
 
@@ -227,6 +237,37 @@ def import_(
     own = name or path.name.partition(".")[0]
     given = {"features": features, "labels": labels, "splits": splits, "split": split}
     save(own, lambda work: read(path, own, work, **given), place, typer.echo)  # type: ignore[arg-type]
+
+
+@data_app.command()
+@suite_command("results", "retry", "fresh", "warm", "repeat", "interleave", "twin", "shard")
+def shard(
+    asked: SuiteOptions,
+    directory: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where node0, node1, ... are written.")],
+    nnodes: Annotated[str, option("--nnodes N", "Machines, as `harness run --nnodes N` lays ranks out over them.")],
+) -> None:
+    """Write for each machine what its ranks read of a suite's graphs: edges and labels, and features of their nodes.
+
+    Copy DIR/node0 to the machine that keeps the results, node1 to the next, and so on, and run there with HARNESS_CACHE
+    set to it. Graphs are prepared and partitioned here, as a run does.
+    """
+    from harness.data.partition.cached import PartitionPaths, ensure_rows
+    from harness.data.shards import write_shard
+    from harness.launch.hardware import blocks
+    from harness.launch.inputs import InputCache
+
+    count, (_, trials) = node_count(nnodes), asked.select(with_results=False)
+    if directory.exists() and any(directory.iterdir()):
+        raise UserError("is not empty", file=directory, key="--out", fix="name a new directory")
+    cache = InputCache(asked.data_dir)
+    for trial in trials:
+        found = cache.get(trial, lambda line: typer.echo(line, err=True))
+        views = PartitionPaths(found.train_view, found.full_view)
+        rows = {ensure_rows(found.graph, views, "float32"), *filter(None, [found.rows])}
+        for node, ranks in enumerate(blocks(trial.partition.parts, count)):
+            write_shard(found.graph, views, sorted(rows), ranks, directory / f"node{node}")
+    for place in sorted(directory.iterdir()):
+        typer.echo(str(place))
 
 
 PER_PART = ("part", "inner", "boundary", "ratio", "edges", "edges_cut", "train_nodes")

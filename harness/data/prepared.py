@@ -34,6 +34,7 @@ from harness.files import SMALL, open_regular, read_object, read_text, write_who
 CHUNK_BYTES = 4 << 20
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # what file systems without locks answer
 SUMS = "checksums.json"  # see `seal`
+SHARD = "shard.json"  # see `Absent`
 _MAX_HEADER = 10_000
 _BAD_HEADER = (ValueError, TypeError, SyntaxError, TokenError, EOFError, RecursionError, MemoryError, OverflowError)
 
@@ -358,12 +359,49 @@ def fingerprint(directory: Path) -> str:
     return content_hash(directory, names, "fingerprint.json")[:FINGERPRINT_DIGITS]
 
 
+class Absent:
+    """The features [N, F] of a graph that are not here as a whole: their shape, and an error for who reads them."""
+
+    itemsize = 4  # float32
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.shape = tuple(shape)
+
+    def __getitem__(self, nodes: Any) -> Any:
+        """Raise a UserError."""
+        raise UserError(
+            "a shard has the features of some parts alone", fix="prepare the graph in another HARNESS_CACHE"
+        )
+
+    def __len__(self) -> int:
+        """Return N."""
+        return self.shape[0]
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions, 2."""
+        return len(self.shape)
+
+    def write(self, directory: Path) -> None:
+        """Have `open_graph` find this in place of the features."""
+        write_whole(directory / SHARD, json.dumps({"features": self.shape}))
+
+
 def open_graph(directory: Path) -> GraphData:
-    """Open a prepared directory, arrays memory-mapped read-only; DataError if it is not whole or of another version."""
+    """Open a prepared directory, arrays memory-mapped read-only; DataError if it is not whole or of another version.
+
+    Features of a shard are `Absent`.
+    """
     directory = Path(directory)
     meta = _read_meta(directory / "meta.json")
     names = (*_ARRAYS, _OPTIONAL) if (directory / f"{_OPTIONAL}.npy").exists() else _ARRAYS
-    arrays: dict[str, Any] = {name: map_npy(directory / f"{name}.npy", "delete the directory") for name in names}
+    absent = read_object(directory / SHARD, SMALL)
+    arrays: dict[str, Any] = {
+        name: Absent(absent[name])
+        if absent and name in absent
+        else map_npy(directory / f"{name}.npy", "delete the directory")
+        for name in names
+    }
     nodes, edges = meta["nodes"], meta["edges"]
     lengths = {"indptr": nodes + 1, "indices": edges, _OPTIONAL: edges}
     for name, array in arrays.items():

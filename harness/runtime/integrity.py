@@ -349,14 +349,15 @@ class Inputs:
         count = worker.partition.num_inner if nodes is None else len(nodes)
         if rows.shape[0] != count or not rows.numel():
             return
-        at = self._some(count)
+        at = [row for row in self._some(count) if worker.stores(self._own([row], nodes))]
 
         def stored() -> Tensor:
             found = worker.stored_features[worker.view.nodes[self._own(at, nodes)]][:, columns]
             disk = worker.view.disk
             return torch.from_numpy(np.array(found)).to(disk.stored if disk else torch.float32).to(worker.dtype)
 
-        self._taken.append((_rows(rows, at), stored))
+        if at:
+            self._taken.append((_rows(rows, at), stored))
 
     def _take_aggregated(self, rows: Tensor, nodes: Nodes) -> None:
         worker, known = self._worker, self._worker.aggregated_rows

@@ -255,6 +255,44 @@ def test_strangers_at_the_port_change_nothing(alone: Path, loopback: Machines, t
     assert not mark.exists()
 
 
+def test_machines_that_have_their_own_ranks_features_alone(tmp_path: Path) -> None:
+    """Shards: the same bits as with the whole graph; a rank on another's machine, or another partition, is an error."""
+    methods = "[full, {full: {storage: disk}}, {bns-gcn: {rate: 0.5}}, graphsage, {graphsage: {storage: disk}}, dgs]"
+    text = suite().replace("['full']", methods)
+    whole = CommandLine(tmp_path / "whole", tmp_path / "cache")
+    whole.directory.mkdir()
+    (whole.directory / "cluster.yaml").write_text(text)
+    assert whole.run("run", "cluster.yaml").returncode == 0
+    made = whole.run("data", "shard", "cluster.yaml", "--nnodes", "2", "--out", "shards")
+    assert made.stdout.split() == ["shards/node0", "shards/node1"]
+    shards = [tmp_path / name for name in ("at0", "at1")]
+    for node, place in enumerate(shards):
+        shutil.copytree(whole.directory / f"shards/node{node}", place)
+        assert not [*place.rglob("features.npy")]
+        assert {path.name for path in place.rglob("rank*")} == {f"rank{node}", f"rank{node}.npy"}
+    (tmp_path / "nodes").mkdir()
+    nodes = [replace(each, cache=shards[i]) for i, each in enumerate(commands(tmp_path / "nodes"))]
+    machines = Machines("127.0.0.1", free_port(), nodes)
+    machines.write(text)
+    try:
+        assert [ended(process)[0] for process in machines.start_both()] == [0, 0]
+    finally:
+        machines.close()
+    expected, found = records(whole.directory / "results/cluster"), records(machines.home)
+    assert len(found) == 6
+    for trial, record in found.items():
+        for key in ("final_loss", "checksum", "final_test", "bytes_feature", "bytes_embedding"):
+            assert record["result"].get(key) == expected[trial]["result"].get(key), (record["label"], key)
+    assert not [*tmp_path.glob("at*/**/features.npy")]
+    alone = replace(nodes[1], directory=whole.directory)
+    wrong = alone.run("run", "cluster.yaml", "--results", "wrong", "--only", "method=full")
+    assert "this shard has those of [1]" in wrong.stdout + wrong.stderr
+    other = alone.run("run", "cluster.yaml", "--results", "other", "--set", "partition.method=random")
+    assert "harness data shard" in other.stdout + other.stderr
+    again = whole.run("data", "shard", "cluster.yaml", "--nnodes", "2", "--out", "shards")
+    assert (again.returncode, "is not empty" in again.stderr) == (2, True)
+
+
 @pytest.mark.root
 def test_two_machines(alone: Path, cabled: Machines) -> None:
     check_like(alone, cabled, {2: [[0], [1]], 4: [[0, 1], [2, 3]]})

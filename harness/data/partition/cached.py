@@ -130,9 +130,6 @@ def ensure_rows(
     Raises:
         UserError: a feature is too large for float16.
     """
-    partition = views.full.parent
-    what = {"features": fingerprint(graph_dir), "partition": partition.name, "dtype": dtype}
-    key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
 
     def build(work: Path) -> None:
         features = open_graph(graph_dir).features
@@ -146,9 +143,17 @@ def ensure_rows(
                 with npy_writer(work / view.name / f"rank{rank}.npy", shape, stored) as append:
                     for start in range(0, inner.size, step):
                         append(_rounded(features[nodes[inner[start : start + step]]], dtype))
-        write_whole(work / META, json.dumps(what))
+        write_whole(work / META, json.dumps({"dtype": dtype, "partition": views.full.parent.name}))
 
-    return made_once(partition.parent.parent / "rows" / key, META, build, report, check=check)
+    return made_once(rows_place(graph_dir, views, dtype), META, build, report, check=check)
+
+
+def rows_place(graph_dir: Path, views: PartitionPaths, dtype: RowType) -> Path:
+    """Return the directory that `ensure_rows` writes to."""
+    partition = views.full.parent
+    what = {"features": fingerprint(graph_dir), "partition": partition.name, "dtype": dtype}
+    key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+    return partition.parent.parent / "rows" / key
 
 
 def _rounded(rows: NDArray[np.float32], dtype: RowType) -> NDArray[Any]:
