@@ -47,7 +47,7 @@ def matches(trial: TrialConfig, expr: str, options: Collection[str] = ()) -> boo
     """
     terms = _terms(expr)
     try:
-        check_keys(terms, {*trial.method.options, *options})
+        check_keys(terms, {*trial.method.options, *options}, trial.dataset.options)
     except UserError as error:
         raise UserError(f"{error.message} '{error.key}'", file=f"--only {expr}", fix=error.fix) from error
     return fits(trial, terms)
@@ -96,11 +96,11 @@ def rule(written: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     return {key: value if isinstance(value, list) else [value] for key, value in written.items()}
 
 
-def check_keys(keys: Iterable[str], options: Collection[str] = ()) -> None:
+def check_keys(keys: Iterable[str], options: Collection[str] = (), of_data: Iterable[str] = ()) -> None:
     """Raise a UserError, its `key` set, for a key that neither trials nor installed methods have.
 
     `options` are those of methods that need not be installed, a suite's plugins.
-    Options of data sets (`dataset.<option>`) are not looked at: each data set has its own.
+    Options of data sets (`dataset.<option>`) are not looked at: each data set has its own; `of_data` may be meant.
     """
     unknown = [key for key in keys if key not in (*KEYS, *options) and not key.startswith("dataset.")]
     if not unknown:
@@ -114,7 +114,8 @@ def check_keys(keys: Iterable[str], options: Collection[str] = ()) -> None:
             known |= set(METHODS.load(name).Options.model_fields)
     for key in unknown:
         if key not in known:
-            raise UserError("unknown key", key=key, fix=nearest(key, known))
+            dotted = [name for name in (*known, *(f"dataset.{name}" for name in of_data)) if name.endswith(f".{key}")]
+            raise UserError("unknown key", key=key, fix=f"write {dotted[0]}" if dotted else nearest(key, known))
 
 
 def _terms(expr: str) -> dict[str, list[Any]]:

@@ -64,6 +64,7 @@ def test_matches_lists() -> None:
     ("expr", "message"),
     [
         ("mehtod=full", "--only mehtod=full: unknown key 'mehtod' (did you mean 'method'?)"),
+        ("hidden=3", "--only hidden=3: unknown key 'hidden' (write model.hidden)"),
         ("model.hiden=3", "--only model.hiden=3: unknown key 'model.hiden' (did you mean 'model.hidden'?)"),
         ("method", "--only method: 'method' is not of the form key=value (e.g. method=bns-gcn|full,parts=2)"),
         ("method=",
