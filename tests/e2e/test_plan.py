@@ -14,7 +14,7 @@ from harness.cli import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 Plan = Callable[[str], tuple[int, str, str]]
-APART = {"advise", "anchor", "network", "reddit", "scaling"}
+APART = {"advise", "anchor", "large", "network", "reddit", "scaling"}
 REST = sorted(path.stem for path in SUITES.glob("*.yaml") if path.stem not in APART)
 
 

@@ -76,10 +76,10 @@ def tiny_graph(path: Path) -> None:
 
 def test_these_are_all() -> None:
     found = [path.relative_to(SUITES).with_suffix("").as_posix() for path in SUITES.rglob("*.yaml")]
-    assert sorted(found) == sorted([*NAMES, *PAPERS, *NEED_DATA, "advise", "network", "scaling"])
+    assert sorted(found) == sorted([*NAMES, *PAPERS, *NEED_DATA, "advise", "large", "network", "scaling"])
 
 
-@pytest.mark.parametrize("name", [*NAMES, *PAPERS, *NEED_DATA, "advise", "network", "scaling"])
+@pytest.mark.parametrize("name", [*NAMES, *PAPERS, *NEED_DATA, "advise", "large", "network", "scaling"])
 def test_a_suite_bears_its_files_name_and_says_where_its_numbers_are_from(name: str) -> None:
     path = SUITES / f"{name}.yaml"
     head = path.read_text().split("\nname:")[0]
@@ -91,7 +91,7 @@ def test_a_suite_bears_its_files_name_and_says_where_its_numbers_are_from(name: 
 
 
 @pytest.mark.quick(15)
-@pytest.mark.parametrize("name", [*NAMES, *PAPERS, "advise", "network", "scaling"])
+@pytest.mark.parametrize("name", [*NAMES, *PAPERS, "advise", "large", "network", "scaling"])
 def test_it_expands_without_data(name: str) -> None:
     assert trials(name)  # its claims are held against its trials here, too
 
