@@ -8,7 +8,6 @@ RESULTS is the directory of a run of `suites/large.yaml`; DOCS, by default `docs
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,9 +26,9 @@ from harness.results.record import Record
 from harness.results.record_store import read_at, records_under
 
 TARGET = "ogbn-papers100m"
-LARGE = 3  # graphs, the largest, that a slope is fitted to: what every process has weighs little there
+LARGE = 3  # graphs, the largest that fit, that a slope is fitted to: what every process has weighs little there
 GB = 1e9
-LIMIT, NEAR = 20 * GB, 0.9  # of the cgroup that the page is of; from which share on memory was short
+LIMIT = 20 * GB  # of the cgroup that the page is of
 MACHINES = 64
 NETWORK = 10e9 / 8  # bytes a second of each machine
 FEATURE_BYTES = 4  # of a prepared value
@@ -49,20 +48,23 @@ together, mapped files included. Each ran once, for three epochs, of which two a
 
 ## Time and memory by entries
 
-Slope: the exponent over the {large} largest graphs; 1 is linear. Memory: the ranks' peaks of the proportional set,
-added up, and so the most that it can have been at once. Mapped pages are in it; the kernel takes them back where
-memory is short{short}.
+Features of the largest graph are {stored} GB, and lie in files. An asterisk: what a trial holds and the rows that its
+epoch asks of files are together more than the 20 GB, so that the disk is read again and again; no slope is of such a
+trial. Slope: the exponent over the {large} largest graphs without an asterisk; 1 is linear.
 
 {epochs}
 
+Memory: the ranks' peaks of the proportional set, added up, and so the most that it can have been at once; mapped pages
+are in it, which the kernel takes back where memory is short. The last column is of the two largest graphs without an
+asterisk.
+
 {memory}
 
-{scores}
-
-Features of the largest graph are {stored} GB in files. Mini-batch methods read the rows of their batches there; what
-the page cache does not hold, next to the ranks in 20 GB, comes from the disk. Rows that an epoch asks for:
+Rows that an epoch asks of files, and exact scores of all nodes, whose rows of layers wait in files:
 
 {asked}
+
+{scores}
 
 KaMinPar took {cut_s} s for the largest graph (slope {cut_slope:.2f}), next to other work. Its boundary is
 {boundary:.3f} of the nodes; METIS leaves {boundary_here} of the published set's.
@@ -70,17 +72,20 @@ KaMinPar took {cut_s} s for the largest graph (slope {cut_slope:.2f}), next to o
 ## What that makes of {target}
 
 **Extrapolated**, not measured: {billions:.3g} billion entries, {times:.3g} times the largest graph above. On this
-machine the slopes go on. On {machines} machines with a rank each, a rank has {share:.3g} million entries, while one of
-the largest graph has {share_here:.3g}. Computing and memory are those of a graph with as many entries a rank. The
-exchange is the bytes that a rank of the largest graph sent, in proportion to entries, at 10 Gbit/s without latency:
-remote rows grow as the boundary does ({boundary_there} of the nodes in {machines} parts, {source}), those of
-`graphsaint` as the share of other machines. The all-reduce is left out.
+machine, had it memory enough, times go on by their slope, and memory grows with entries as in the last column. The set
+has {a_node:.0f} entries a node and the twin {a_node_here:.0f}: what grows with nodes is rather less.
+
+On {machines} machines with a rank each, a rank has {share:.3g} million entries, while one of the largest graph has
+{share_here:.3g}. Computing and memory are those of a graph with as many entries a rank. The exchange is the bytes that
+a rank of the largest graph sent, in proportion to entries, at 10 Gbit/s without latency: remote rows grow as the
+boundary does ({boundary_there} of the nodes in {machines} parts, {source}), those of `graphsaint` as the share of other
+machines. The all-reduce is left out.
 
 {beyond}
 
 **What bounds it.** One machine prepares the whole graph: its features are {features:.3g} GB, and as much again by part;
 KaMinPar would take {cut_h} hours by the slope. `harness data shard` then writes each machine its own ranks' features,
-with all edges and labels. Where memory exceeds the machine's, a slope says nothing.
+with all edges and labels.
 """
 
 
@@ -100,6 +105,11 @@ class Run(NamedTuple):
     partition_s: float
     sent: float  # bytes an epoch of all ranks, but the all-reduce's
     asked: float  # bytes an epoch that all ranks ask of files
+
+    @property
+    def short(self) -> bool:
+        """Whether what it holds and asks of files was more than there was."""
+        return self.memory + self.asked > LIMIT
 
     @classmethod
     def of(cls, record: Record) -> Run:
@@ -124,7 +134,7 @@ class Run(NamedTuple):
 
 def slope(entries: Sequence[float], values: Sequence[float]) -> float:
     """Return the exponent b of the values ~ entries^b that fits best in logarithms."""
-    return float(np.polyfit(np.log(entries), np.log(values), 1)[0]) if min(values) > 0 else math.nan
+    return float(np.polyfit(np.log(entries), np.log(values), 1)[0])
 
 
 class Line(NamedTuple):
@@ -138,16 +148,29 @@ class Line(NamedTuple):
         """The exponent over the largest graphs."""
         return slope(self.entries[-LARGE:], self.values[-LARGE:])
 
+    @property
+    def more(self) -> float:
+        """What an entry adds, from the last graph but one to the last."""
+        return (self.values[-1] - self.values[-2]) / (self.entries[-1] - self.entries[-2])
+
     def at(self, entries: float) -> float:
         """Return the value at so many entries: on the line between graphs, by the slope beyond the largest."""
         if entries > self.entries[-1]:
             return float(self.values[-1] * (entries / self.entries[-1]) ** self.slope)
         return float(np.exp(np.interp(np.log(entries), np.log(self.entries), np.log(self.values))))
 
+    def grown(self, entries: float) -> float:
+        """Return the value at so many entries, where beyond the largest graph each adds as many."""
+        return (
+            self.at(entries)
+            if entries <= self.entries[-1]
+            else self.values[-1] + self.more * (entries - self.entries[-1])
+        )
+
 
 def line(runs: Sequence[Run], value: Callable[[Run], float]) -> Line:
-    """Return the values of one method's runs by entries."""
-    ordered = sorted(runs, key=lambda run: run.entries)
+    """Return the values of one method's runs by entries, of those that memory was not short for."""
+    ordered = sorted((run for run in runs if not run.short), key=lambda run: run.entries)
     return Line(tuple(float(run.entries) for run in ordered), tuple(value(run) for run in ordered))
 
 
@@ -172,8 +195,10 @@ def read(results: Path) -> tuple[dict[str, list[Run]], Record]:
         raise SystemExit(f"{results}: no finished trials; `harness run suites/large.yaml` makes them")
     runs = dict[str, list[Run]]()
     for record in sorted(ended, key=lambda record: (record.dataset["edges"], record.started)):
-        run = Run.of(record)
-        runs.setdefault(run.method, []).append(run)
+        run, own = Run.of(record), runs.setdefault(record.config["method"]["name"], [])
+        if any(other.entries == run.entries for other in own):
+            raise SystemExit(f"{results}: two trials of {run.method} on one graph; leave one of them there")
+        own.append(run)
     return runs, max(ended, key=lambda record: record.started)
 
 
@@ -207,14 +232,18 @@ def _short(value: float) -> str:
     return f"{value:.2f}" if value < 1 else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
-def _by_entries(runs: Mapping[str, Sequence[Run]], what: str, value: Callable[[Run], float]) -> list[str]:
+def _by_entries(
+    runs: Mapping[str, Sequence[Run]], what: str, value: Callable[[Run], float], last: str = "slope"
+) -> list[str]:
     sizes = sorted({run.entries for own in runs.values() for run in own})
     rows = []
     for name, own in runs.items():
-        found, at = {run.entries: value(run) for run in own}, line(own, value)
-        cells = (_short(found[size]) if size in found else "-" for size in sizes)
-        rows.append([f"`{name}`", *cells, f"{at.slope:.2f}" if len(own) >= LARGE and at.slope == at.slope else "-"])
-    return _table([what, *(f"{size / 1e6:.3g}" for size in sizes), "slope"], rows)
+        cells = {run.entries: _short(value(run)) + "\\*" * run.short for run in own}
+        at = line(own, value)
+        known = len(at.values) >= LARGE and min(at.values) > 0
+        end = (f"{at.slope:.2f}" if last == "slope" else _short(1e8 * at.more)) if known else "-"
+        rows.append([f"`{name}`", *(cells.get(size, "-") for size in sizes), end])
+    return _table([f"{what}; million entries:", *(f"{size / 1e6:.3g}" for size in sizes), last], rows)
 
 
 def _beyond(runs: Mapping[str, Sequence[Run]]) -> list[str]:
@@ -227,14 +256,12 @@ def _beyond(runs: Mapping[str, Sequence[Run]]) -> list[str]:
         alike = own * largest.ranks  # entries of the whole graph where a rank has as many as a machine of 64
         exchange = sent_by_machine(largest, MACHINES, own) / NETWORK
         rows.append([
-            f"`{name}`", _short(epoch.at(info.edges)), _short(memory.at(info.edges) / GB), _short(epoch.at(alike)),
-            _short(exchange), _short(memory.at(alike) / GB / largest.ranks),
+            f"`{name}`", _short(epoch.at(info.edges)), _short(memory.grown(info.edges) / GB), _short(epoch.at(alike)),
+            _short(exchange), _short(memory.grown(alike) / GB / largest.ranks),
         ])  # fmt: skip
     ranks = largest.ranks
-    heads = [
-        "", f"{ranks} ranks here: an epoch, s", "all ranks, GB", f"{MACHINES} machines: computing, s", "exchange, s",
-        "a machine, GB",
-    ]  # fmt: skip
+    here, there = f"{ranks} ranks here, memory enough: an epoch, s", f"{MACHINES} machines: computing, s"
+    heads = ["", here, "all ranks, GB", there, "exchange, s", "a machine, GB"]
     return _table(heads, rows)
 
 
@@ -242,8 +269,7 @@ def render(runs: Mapping[str, Sequence[Run]], last: Record) -> str:
     """Return the page."""
     every = [run for own in runs.values() for run in own]
     largest, info, where = max(every, key=lambda run: run.entries), published()[TARGET].info, last.environment
-    cut = line(list({run.entries: run for run in every}.values()), lambda run: run.partition_s)
-    short = [f"`{run.method}`" for run in every if run.memory > NEAR * LIMIT]
+    cut = Line(*zip(*sorted({float(run.entries): run.partition_s for run in every}.items()), strict=True))
     here, there = boundary_of(TARGET, largest.ranks), boundary_of(TARGET, MACHINES)
     assert here
     assert there
@@ -255,12 +281,13 @@ def render(runs: Mapping[str, Sequence[Run]], last: Record) -> str:
         machine=f"{where['cpu']}, {where['memory_bytes'] / GB:.3g} GB",
         cores=counted_units(where["usable_cores"], "core"),
         large=LARGE,
-        short=f", so that files are read again: {' and '.join(short)} on the largest graph" if short else "",
-        epochs="\n".join(_by_entries(runs, "an epoch, s; million entries:", lambda run: run.epoch_s)),
-        memory="\n".join(_by_entries(runs, "all ranks, GB; million entries:", lambda run: run.memory / GB)),
-        scores="\n".join(_by_entries(runs, "exact scores, s; million entries:", lambda run: run.score_s)),
+        a_node=info.edges / info.nodes,
+        a_node_here=largest.entries / largest.nodes,
+        epochs="\n".join(_by_entries(runs, "an epoch, s", lambda run: run.epoch_s)),
+        memory="\n".join(_by_entries(runs, "all ranks, GB", lambda run: run.memory / GB, "a 100 million more")),
+        scores="\n".join(_by_entries(runs, "exact scores, s", lambda run: run.score_s)),
         stored=_short(largest.nodes * info.features * FEATURE_BYTES / GB),
-        asked="\n".join(_by_entries(runs, "files, GB an epoch; million entries:", lambda run: run.asked / GB)),
+        asked="\n".join(_by_entries(runs, "files, GB an epoch", lambda run: run.asked / GB)),
         cut_s=_short(cut.values[-1]),
         cut_slope=cut.slope,
         boundary=largest.boundary,
