@@ -8,11 +8,15 @@ numba first, and has its kernels at once: see docs/design/code.md.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property, partial, update_wrapper
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +77,7 @@ class _Numba(Deferred):
         """See `numba.njit`."""
         if function is None:
             return partial(self.njit, **options)
-        return _kernel(function, lambda function: import_module("numba").njit(function, **options))
+        return _kernel(function, lambda function: _kept_alone(import_module("numba").njit(function, **options)))
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
@@ -83,6 +87,32 @@ def intrinsic(function: Callable[..., Any]) -> Any:
 
 def _kernel(function: Callable[..., Any], make: Callable[[Callable[..., Any]], Any]) -> Any:
     return _made(function, make) if "numba" in sys.modules else Kernel(function, make)
+
+
+def _kept_alone(kernel: Any) -> Any:
+    """Have one process at a time write a kernel's machine code, and the index of what there is last.
+
+    numba writes the index first, and nobody waits: of two processes that compile other signatures at the same time one
+    may put its code where the index has the other's.
+    """
+    file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    if file is not None:
+        file.save = partial(_save, file)
+    return kernel
+
+
+def _save(file: Any, key: Any, code: Any) -> None:
+    lock = os.open(f"{file._index_path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        found = file._load_index()
+        free = (name for name in map(file._data_name, count(1)) if name not in found.values())
+        name = found.get(key) or next(free)
+        file._save_data(name, code)
+        file._save_index(found | {key: name})
+    finally:
+        os.close(lock)
 
 
 def _made(function: Callable[..., Any], make: Callable[[Callable[..., Any]], Any]) -> Any:
