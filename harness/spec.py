@@ -94,8 +94,8 @@ class PartitionSpec(Spec):
         None,
         gt=0,
         exclude_if=lambda size: size is None,
-        description="memory that partitioning may take, e.g. `16GB`, in place of `method`: METIS, or where that takes "
-        "more KaMinPar, or else a stream",
+        description="memory that partitioning may take, e.g. `16GB`, in place of `method`: chooses the first, of "
+        "metis, kaminpar, coarsened and stream, that takes no more",
     )
 
     @model_validator(mode="before")

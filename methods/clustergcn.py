@@ -41,9 +41,9 @@ class ClusterOptions(MiniBatchOptions):
 
     clusters: int = Field(50, ge=1, description="clusters of the whole training graph, of all ranks together")
     per_batch: int = Field(5, ge=1, description="clusters of a rank's step")
-    clustered_by: Literal["metis", "kaminpar", "stream"] = Field(
+    clustered_by: Literal["metis", "kaminpar", "coarsened", "stream"] = Field(
         "metis",
-        description="the partitioner that finds clusters; kaminpar and stream take less memory",
+        description="the partitioner that finds clusters; the others take less memory",
         exclude_if=lambda name: name == "metis",
     )
 

@@ -177,7 +177,7 @@ class _Planner:
             lambda: Architecture(trial.model, *sizes, products=products, source=source),
         )
         known = None
-        if train is None and trial.partition.method in ("metis", "kaminpar"):
+        if train is None and trial.partition.method in ("metis", "kaminpar", "coarsened"):
             known = boundary_of(info.like or info.name, trial.partition.parts)
         memory, said = estimate(trial, info, model, train=train, full=full, published=known)
         state, reason, command = self._state(trial, status)

@@ -68,7 +68,7 @@ def test_plan_names_partitioners_that_fit_where_metis_does_not(
     monkeypatch.setattr("harness.launch.executors.local.capacity", lambda: Capacity(4 << 30))
     large = ["--set", "datasets=[{sbm: {nodes: 5000000}}]", "--set", "seeds=[0]", "--set", "train.inductive=false"]
     takes = r"metis takes about \S+ GiB for 5,000,000 nodes and \S+ entries"
-    said = f"{takes}, and this machine has 4 GiB; method: kaminpar or stream"
+    said = f"{takes}, and this machine has 4 GiB; method: kaminpar or coarsened or stream"
     _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, "--set", "partition={method: metis, parts: [1, 2]}")
     rows = [line for line in out.splitlines() if " run " in line]
     assert {("P=2" in row, re.search(said, row) is not None) for row in rows} == {(True, True), (False, False)}
@@ -77,7 +77,7 @@ def test_plan_names_partitioners_that_fit_where_metis_does_not(
     assert "takes about" not in out
     # METIS of clusters does not fit either.
     _, out, _ = harness(capsys, "plan", "tiny.yaml", *streamed, "--set", "methods=[clustergcn]")
-    assert re.search(f"{takes}, and this machine has 4 GiB; clustered_by: kaminpar or stream", out)
+    assert re.search(f"{takes}, and this machine has 4 GiB; clustered_by: kaminpar or coarsened or stream", out)
     for fits in ("{clustered_by: stream}", "{scope: local}", "{clusters: 1, per_batch: 1}"):
         _, out, _ = harness(capsys, "plan", "tiny.yaml", *streamed, "--set", f"methods=[{{clustergcn: {fits}}}]")
         assert "takes about" not in out

@@ -192,7 +192,7 @@ def test_a_run_refuses_to_cluster_what_does_not_fit(home: Path, monkeypatch: pyt
             assert inputs.get(clustered, print)
             continue
         with pytest.raises(
-            UserError, match=r"methods\.clustergcn: metis takes about .*clustered_by: kaminpar or stream"
+            UserError, match=r"methods\.clustergcn: metis takes about .*clustered_by: kaminpar or coarsened or stream"
         ):
             inputs.get(clustered, print)
 

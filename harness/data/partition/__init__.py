@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from harness.data.graph import csr_from_edges, is_symmetric
 from harness.data.partition.files import read_parts
-from harness.data.partition.streaming import KaMinParOptions, StreamOptions, kaminpar, stream
+from harness.data.partition.streaming import (
+    WEIGHTS,
+    CoarsenedOptions,
+    KaMinParOptions,
+    Level,
+    StreamOptions,
+    coarsened,
+    kaminpar,
+    stream,
+)
 from harness.data.partition.view import Ints, join_neighbours
 from harness.deferred import numpy as np
 from harness.errors import UserError
@@ -110,7 +119,7 @@ def lacks_room(
     need = _takes(PARTITIONERS.load(spec.method, source), nodes, entries)
     if spec.parts == 1 or need <= room:
         return None
-    others = [found.name for found in (KaMinPar, Stream) if _takes(found, nodes, entries) <= room]
+    others = [found.name for found in (KaMinPar, Coarsened, Stream) if _takes(found, nodes, entries) <= room]
     why = f"{spec.method} takes about {size_text(need)} for {nodes:,} nodes and {entries:,} entries"
     why += f", and this machine has {size_text(room)}"
     return why, f"{key}: {' or '.join(others)}" if others else "a machine with more memory"
@@ -121,13 +130,15 @@ def _takes(found: type[Partitioner[Any]], nodes: int, entries: int) -> int:
 
 
 def within_memory(spec: PartitionSpec, nodes: int, entries: int) -> PartitionSpec:
-    """Return a specification that names the first of METIS, KaMinPar and a stream that its `memory` has room for.
+    """Return a specification that names the first partitioner that its `memory` has room for.
+
+    METIS, KaMinPar, METIS on a coarsened graph, a stream.
 
     One without `memory` is returned as it is. Raises UserError where none has room, or balances what is asked for.
     """
     if spec.memory is None:
         return spec
-    for found in (Metis, KaMinPar, Stream):
+    for found in (Metis, KaMinPar, Coarsened, Stream):
         if spec.parts == 1 or _takes(found, nodes, entries) <= spec.memory:
             break
     else:
@@ -296,6 +307,43 @@ class KaMinPar(Partitioner[KaMinParOptions]):
             edges = partial(_edge_chunks, indptr, indices)
             indptr, indices = csr_from_edges(edges, indptr.size - 1, symmetrise=True)
         return kaminpar(indptr, indices, weight, spec.parts, spec.seed, self.options)
+
+
+class Coarsened(Partitioner[CoarsenedOptions]):
+    """METIS on a graph of clusters of clusters, least edge cut, in memory of some 50 bytes a node and files.
+
+    Clusters are found by label propagation and bounded in size, parts are made better on each level on the way back
+    (Meyerhenke, Sanders and Schulz, SEA 2014). Graphs of clusters lie in files of the system's temporary directory.
+    """
+
+    name = "coarsened"
+    Options = CoarsenedOptions
+    memory = (50, 0)
+
+    def parts(self, indptr: Ints, indices: Ints) -> Ints:
+        """See `Partitioner`; METIS sees the graph with its reverse edges added."""
+        if not is_symmetric(indptr, indices):
+            edges = partial(_edge_chunks, indptr, indices)
+            indptr, indices = csr_from_edges(edges, indptr.size - 1, symmetrise=True)
+        finest = Level(indptr, indices, np.empty(0, np.int32), node_weights(indptr, self.spec.balance))
+        return coarsened(finest, self.spec.parts, self.options, self._coarsest)
+
+    def _coarsest(self, level: Level) -> Ints:
+        import pymetis
+
+        index, sizes = pymetis.zero_copy_dtype(), None
+        if level.edges.size:
+            scale = max(1.0, float(level.edges.sum(dtype=np.int64)) / WEIGHTS)
+            sizes = np.maximum(1, level.edges / scale).astype(index)
+        found = pymetis.part_graph(
+            self.spec.parts,
+            pymetis.CSRAdjacency(level.indptr.astype(index), level.indices.astype(index)),
+            vweights=level.nodes.astype(index),
+            eweights=sizes,
+            recursive=False,
+            options=pymetis.Options(seed=self.spec.seed % 2**31),
+        )
+        return np.asarray(found.vertex_part, np.int32)
 
 
 class Stream(Partitioner[StreamOptions]):

@@ -1,10 +1,11 @@
-"""Partitioners for graphs that METIS has no memory for: a stream of nodes, and KaMinPar."""
+"""Partitioners for graphs that METIS has no memory for: a stream, KaMinPar, and METIS on a graph of clusters."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -117,3 +118,150 @@ def _write_parhip(file: Path, indptr: Ints, indices: Ints, weight: NDArray[np.in
             indices[start : start + rows].astype(np.uint32).tofile(out)
         if weight is not None:
             weight.astype(np.int32).tofile(out)
+
+
+class CoarsenedOptions(Spec):
+    """Options of a graph that is coarsened first."""
+
+    coarsest: int = Field(50_000, ge=100, description="nodes that METIS gets at most, if the graph can be contracted")
+    passes: int = Field(3, ge=1, description="times that nodes look for a cluster on each level, and for a part")
+    slack: float = Field(0.03, ge=0, description="how much larger than the mean a part may be")
+
+
+CLUSTER, GROWTH = 128, 8  # nodes of a cluster on the first level at most, and by how much more on each further one
+SHARE = 20  # clusters of a part at least: larger ones could not be balanced
+STUCK = 0.95  # of the nodes: a contraction that leaves more is the last
+WEIGHTS = 2**30  # of all edges together at most, since METIS adds them up in 32 bits
+
+
+class Level(NamedTuple):
+    """A graph on the way from fine to coarse, symmetric: entries' weights (empty: 1 each), and nodes'."""
+
+    indptr: Ints
+    indices: Ints
+    edges: Ints
+    nodes: Ints  # int64
+
+    def clusters(self, most: int, passes: int) -> Ints:
+        """Return the cluster of each node, int32 [N] from 0 on, of `most` weight each at most."""
+        label, size = np.arange(self.nodes.size, dtype=np.int32), self.nodes.copy()
+        for _ in range(passes):
+            _join(self.indptr, self.indices, self.edges, self.nodes, float(most), label, size)
+        used = np.zeros(label.size, np.bool_)
+        used[label] = True
+        return (np.cumsum(used, dtype=np.int32) - 1)[label]
+
+    def contracted(self, cluster: Ints, place: Path) -> Level:
+        """Return the graph of clusters, its entries in files of `place`."""
+        weights = np.bincount(cluster, self.nodes).astype(np.int64)
+        starts = np.concatenate([[0], np.cumsum(np.bincount(cluster))])
+        members, pointers = _grouped(cluster, starts), np.zeros(starts.size, np.int64)
+        graph = self.indptr, self.indices, self.edges, members, starts, cluster
+        none = np.empty(0, np.int32)
+        count = _contract(*graph, pointers, none, none)
+        files = (place / f"{weights.size}-{name}.npy" for name in ("indices", "edges"))
+        columns, edges = (np.lib.format.open_memmap(file, "w+", np.int32, (max(1, count),))[:count] for file in files)
+        _contract(*graph, pointers, columns, edges)
+        return Level(pointers, columns, edges, weights)
+
+
+def coarsened(
+    finest: Level, count: int, options: CoarsenedOptions, partition: Callable[[Level], Ints]
+) -> NDArray[np.int32]:
+    """Return the part of each node, int32 [N]: of a graph of clusters of clusters, by `partition`, then made better."""
+    limit = max(int(finest.nodes.max()), int(finest.nodes.sum()) // (SHARE * count))
+    most, levels, level = CLUSTER * max(1, round(float(finest.nodes.mean()))), list[tuple[Level, Ints]](), finest
+    with tempfile.TemporaryDirectory(prefix="harness-coarsened-") as place:
+        while level.nodes.size > options.coarsest:
+            cluster = level.clusters(min(most, limit), options.passes)
+            if int(cluster.max()) + 1 > STUCK * level.nodes.size:
+                break
+            levels.append((level, cluster))
+            level, most = level.contracted(cluster, Path(place)), most * GROWTH
+        part = np.asarray(partition(level), np.int32)
+        capacity = (1 + options.slack) * float(finest.nodes.sum()) / count
+        for level, cluster in reversed(levels):
+            part = part[cluster]
+            load = np.bincount(part, level.nodes, count)
+            for _ in range(options.passes):
+                _improve(level.indptr, level.indices, level.edges, level.nodes, capacity, part, load)
+    return part
+
+
+@compiled
+def _join(indptr: Ints, indices: Ints, edges: Ints, nodes: Ints, most: float, label: Ints, size: Ints) -> None:
+    """Have each node join the cluster with most of its edges, in place, of those that `most` weight leaves room in."""
+    there = np.zeros(label.size, np.int64)
+    for node in range(label.size):
+        own = label[node]
+        for e in range(indptr[node], indptr[node + 1]):
+            if indices[e] != node:
+                there[label[indices[e]]] += edges[e] if edges.size else 1
+        best = own
+        for e in range(indptr[node], indptr[node + 1]):
+            at = label[indices[e]]
+            if there[at] > there[best] and size[at] + nodes[node] <= most:
+                best = at
+        for e in range(indptr[node], indptr[node + 1]):
+            there[label[indices[e]]] = 0
+        label[node] = best
+        size[own] -= nodes[node]
+        size[best] += nodes[node]
+
+
+@compiled
+def _grouped(cluster: Ints, starts: Ints) -> Ints:
+    """Return the nodes cluster by cluster, each ascending; `starts`: where a cluster's begin."""
+    members, end = np.empty(cluster.size, np.int32), starts[:-1].copy()
+    for node in range(cluster.size):
+        members[end[cluster[node]]] = node
+        end[cluster[node]] += 1
+    return members
+
+
+@compiled
+def _contract(
+    indptr: Ints, indices: Ints, edges: Ints, members: Ints, starts: Ints, cluster: Ints, pointers: Ints,
+    columns: Ints, weights: Ints,
+) -> int:  # fmt: skip
+    """Fill `pointers` of the graph of clusters, its columns and weights where they have room; return its entries."""
+    there, seen, total = np.zeros(starts.size - 1, np.int64), np.empty(starts.size - 1, np.int32), 0
+    for own in range(starts.size - 1):
+        count = 0
+        for k in range(starts[own], starts[own + 1]):
+            for e in range(indptr[members[k]], indptr[members[k] + 1]):
+                at = cluster[indices[e]]
+                if at != own:
+                    if not there[at]:
+                        seen[count] = at
+                        count += 1
+                    there[at] += edges[e] if edges.size else 1
+        for i in range(count):
+            if columns.size:
+                columns[total + i] = seen[i]
+                weights[total + i] = there[seen[i]]
+            there[seen[i]] = 0
+        total += count
+        pointers[own + 1] = total
+    return total
+
+
+@compiled
+def _improve(indptr: Ints, indices: Ints, edges: Ints, nodes: Ints, capacity: float, part: Ints, load: Floats) -> None:
+    """Move nodes, in place, to the part with most of their edges, of those with room."""
+    there = np.zeros(load.size, np.int64)
+    for node in range(part.size):
+        own = part[node]
+        for e in range(indptr[node], indptr[node + 1]):
+            if indices[e] != node:
+                there[part[indices[e]]] += edges[e] if edges.size else 1
+        best = own
+        for e in range(indptr[node], indptr[node + 1]):
+            at = part[indices[e]]
+            if there[at] > there[best] and load[at] + nodes[node] <= capacity:
+                best = at
+        for e in range(indptr[node], indptr[node + 1]):
+            there[part[indices[e]]] = 0
+        part[node] = best
+        load[own] -= nodes[node]
+        load[best] += nodes[node]

@@ -49,7 +49,7 @@ def ring(n: int) -> tuple[np.ndarray, np.ndarray]:
 @settings(deadline=None, max_examples=150)
 @given(
     graph=graphs(),
-    method=st.sampled_from(["metis", "random", "chunk", "stream"]),
+    method=st.sampled_from(["metis", "random", "chunk", "stream", "coarsened"]),
     objective=st.sampled_from(["volume", "cut"]),
     balance=st.sampled_from(["nodes", "edges"]),
     parts=st.integers(1, 14),
@@ -162,7 +162,7 @@ def test_metis_is_not_started_on_what_does_not_fit(tmp_path, monkeypatch):
     what = "metis takes about 119.1 KiB for 100 nodes and 200 entries, and this machine has "
     with pytest.raises(UserError, match=what) as refused:
         partition_nodes(indptr, indices, PartitionSpec(parts=2), room=need - 1)
-    assert refused.value.fix == "method: kaminpar or stream"
+    assert refused.value.fix == "method: kaminpar or coarsened or stream"
     for room, fix in ((2_000, "method: stream"), (1_000, "a machine with more memory")):
         assert lacks_room(PartitionSpec(parts=2), 100, 200, room) == (f"{what}{size_text(room)}", fix)
     with pytest.raises(UserError, match=what) as refused:
@@ -292,7 +292,7 @@ def test_damaged_or_missing_file(tmp_path):
 
 
 def test_the_partitioners_are_found_by_name():
-    assert PARTITIONERS.names() == ["chunk", "file", "kaminpar", "metis", "random", "stream"]
+    assert PARTITIONERS.names() == ["chunk", "coarsened", "file", "kaminpar", "metis", "random", "stream"]
 
 
 def test_random_parts_are_independent_of_a_split_drawn_with_the_same_seed():
@@ -333,6 +333,7 @@ def communities(count: int = 8, size: int = 150, seed: int = 0) -> tuple[np.ndar
         ("stream", {"rule": "ldg", "passes": 5}, 0.5),
         ("kaminpar", {}, 0.1),
         ("kaminpar", {"preset": "eco"}, 0.1),
+        ("coarsened", {"coarsest": 1000}, 0.1),
     ],
 )
 def test_others_find_communities_and_keep_the_balance(method, options, limit, balance):
@@ -396,7 +397,7 @@ def written_suite(**sections: Any) -> Suite:
 
 @pytest.mark.parametrize(
     ("memory", "found"),
-    [("9GB", "metis"), ("2.1GB", "kaminpar"), ("1GB", "stream")],  # by 60, 18 and 0 bytes an entry of 114.6 million
+    [("9GB", "metis"), ("2.1GB", "kaminpar"), ("1GB", "coarsened"), ("10MB", "stream")],  # of 114.6 million entries
 )
 def test_memory_chooses_the_partitioner(memory: str, found: str) -> None:
     """The trials are those of the partitioner's name; a graph for which METIS has room has it."""
