@@ -182,7 +182,7 @@ def coarsened(
         capacity = (1 + options.slack) * float(finest.nodes.sum()) / count
         for level, cluster in reversed(levels):
             part = part[cluster]
-            load = np.bincount(part, level.nodes, count)
+            load: Floats = np.bincount(part, level.nodes, count).astype(np.float64)
             for _ in range(options.passes):
                 _improve(level.indptr, level.indices, level.edges, level.nodes, capacity, part, load)
     return part
