@@ -169,7 +169,7 @@ class OneMachine:
         trial, threads = job.trial, self.threads(job.trial)
         own = cores_of(trial, self.nodes, len(self.slot.cores or ()))
         near = near_cores(self.slot.gpus) if trial.device == "cuda" else []
-        room = capacity().machine // len(placements)
+        room = capacity().machine // max(1, len(placements))
         return run_group(
             job.write(self.timeouts.collective_s, threads=threads, cores=own, room=room, audit=self.audit),
             [self.slot.placed(each, own, near) for each in placements],
