@@ -180,6 +180,7 @@ class _Planner:
         if train is None and trial.partition.method in ("metis", "kaminpar", "coarsened"):
             known = boundary_of(info.like or info.name, trial.partition.parts)
         memory, said = estimate(trial, info, model, train=train, full=full, published=known)
+        known = None if info.like else known  # a twin's is near enough for its memory alone
         state, reason, command = self._state(trial, status)
         if record and state == "done" and (changed := changed_code(trial, record)):
             files = ", ".join(file.name for file in changed)

@@ -85,7 +85,7 @@ def test_an_inductive_trial_needs_both_partitions(suite_file: Path) -> None:
 
 @pytest.mark.parametrize("partitioner", ["metis", "kaminpar"])
 def test_a_twins_plan_holds_before_its_partition_is_known(tmp_path: Path, partitioner: str) -> None:
-    """Its boundary is the published set's, its training nodes are their share: no less than it needs, and near."""
+    """Its boundary is the published set's, its training nodes are their share; parts are taken to be equal."""
     if partitioner == "kaminpar":
         pytest.importorskip("kaminpar")
     file = write_suite(tmp_path)
@@ -96,9 +96,8 @@ def test_a_twins_plan_holds_before_its_partition_is_known(tmp_path: Path, partit
     trial = before[0].trial
     ensure_partitioned(prepare(trial.dataset), trial.partition, inductive=False)
     for early, late in zip(before, make_plan(file), strict=True):
-        assert_known(early, late)
-        assert total(early.largest) < 1.5 * total(late.largest)
-    assert before[0].sent == pytest.approx(make_plan(file)[0].sent, rel=0.6)
+        assert 0.95 * total(late.largest) < total(early.largest) < 1.5 * total(late.largest)
+    assert before[0].sent is None
 
 
 def test_trials_too_large_for_the_machine(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
