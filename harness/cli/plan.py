@@ -40,6 +40,10 @@ def plan(
             "these, from trials in fewer parts: 16xcore,10gbit, or 16xcore/8,10gbit,64GB for eight ranks a host.",
         ),
     ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option("--price", metavar="MONEY", help="With --on: what a host costs an hour.", min=0),
+    ] = None,
 ) -> None:  # fmt: skip
     """List what a run would do.
 
@@ -84,7 +88,7 @@ def plan(
         _show_memory(planned)
     _show_bytes(planned)
     if elsewhere is not None:
-        _show_elsewhere(planned, records, elsewhere)
+        _show_elsewhere(planned, records, elsewhere, price)
     for line in _show_partitions(planned):
         typer.echo(f"note: {line}")
     for trial in planned:
@@ -145,8 +149,7 @@ def _show_bytes(planned: Sequence[PlannedTrial]) -> None:
         rows.append((each.trial.label.rpartition(" seed=")[0], bytes_text(sent), *times))
         if each.published:
             whole = ", of the whole graph: training on a part of it sends less" if is_inductive(each.trial) else ""
-            like = f", like {each.graph.like}" if each.graph.like else ""
-            sources[f"{each.graph.name}{like} ({each.published}{whole})"] = None
+            sources[f"{each.graph.name} ({each.published}{whole})"] = None
     typer.echo("")
     title = "bytes an epoch of all ranks, and seconds of a rank's share at a link's full rate: exchanges take longer"
     compute = ["compute here"] if any(computes) else []
@@ -161,14 +164,19 @@ def _show_bytes(planned: Sequence[PlannedTrial]) -> None:
         typer.echo(f"note: METIS' boundary as published, not of a partition made here: {'; '.join(sources)}")
 
 
-def _show_elsewhere(planned: Sequence[PlannedTrial], records: Sequence[Record], machines: Machines) -> None:
-    """Print an epoch on other machines, predicted from trials in fewer parts, and how far such predictions were off."""
+def _show_elsewhere(
+    planned: Sequence[PlannedTrial], records: Sequence[Record], machines: Machines, price: float | None
+) -> None:
+    """Print an epoch on other machines, predicted from trials in fewer parts, and how far such predictions were off.
+
+    Also the hours of hosts that all of a trial's epochs take, and at a `price` an hour what they cost.
+    """
     rows, behind = list[tuple[str | None, ...]](), False
     error, predictions = predict(planned, records, machines)
     for each in predictions:
         found = each.found
         if isinstance(found, str):
-            rows.append((each.name, *[""] * 5, found))
+            rows.append((each.name, *[""] * (6 if price is None else 7), found))
             continue
         epoch = found.epoch_time_s
         between = f"{epoch / error.factor:.3g} to {epoch * error.factor:.3g} s"
@@ -176,10 +184,14 @@ def _show_elsewhere(planned: Sequence[PlannedTrial], records: Sequence[Record], 
         behind |= found.overlapped_s > 0
         seconds = found.compute_s, found.exchange_s + found.overlapped_s, found.reduce_s
         times = [f"{value:.2g} s" for value in seconds]
-        rows.append((each.name, f"{epoch:.3g} s", between, *times, f"trials in {parts} parts"))
+        hours = machines.hosts * epoch * each.there.trial.train.epochs / 3600
+        cost = [] if price is None else [f"{price * hours:.2g}"]
+        rows.append((each.name, f"{epoch:.3g} s", between, *times, f"{hours:.2g} h", *cost, f"trials in {parts} parts"))
     typer.echo("")
     title = f"an epoch of {machines}, predicted: not measured"
-    table(["trial", "epoch", "between", "compute", "exchanges", "all-reduce", "from"], rows, title=title)
+    cost = [] if price is None else ["cost"]
+    heads = ["trial", "epoch", "between", "compute", "exchanges", "all-reduce", "all epochs, hosts", *cost, "from"]
+    table(heads, rows, title=title)
     if behind:
         typer.echo(
             "note: exchanges of pipelined methods run behind the rest of an epoch, which is as long as the longer"

@@ -257,10 +257,11 @@ def test_plan_predicts_an_epoch_on_machines_that_are_not_here(home: Path, capsys
     assert code == 0
     assert "4 parts are not known (harness partition makes them)" in out
     assert harness(capsys, "partition", "ring", "--method", "chunk", "--parts", "4")[0] == 0
-    code, out, _ = harness(capsys, "plan", "tiny.yaml", "--on", "4xcore/2,8mbit")
+    code, out, _ = harness(capsys, "plan", "tiny.yaml", "--on", "4xcore/2,8mbit", "--price", "360")
     assert code == 0
     # Two ranks of a host share its link. The bytes of four parts are those of the closed form: a few hundred.
-    row = r"^ring sage-2x4 full P=4 chunk +(\S+) s +(\S+) to (\S+) s +1.5 s +(\S+) s +0 s +trials in 1, 2 parts$"
+    # Ten epochs of two hosts at 360 an hour: 3 each.
+    row = r"full P=4 chunk +(\S+) s +(\S+) to (\S+) s +1.5 s +(\S+) s +0 s +0.0083 h +3 +trials in 1, 2 parts$"
     found = re.search(row, out, re.M)
     assert found, out
     epoch, low, high, exchange = map(float, found.groups())
