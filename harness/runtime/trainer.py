@@ -566,6 +566,7 @@ def set_up(worker: Worker, report: RankReport, account: CpuAccount | None = None
     report.setup(worker, trainer.method, seconds, metrics)
     if worker.job.room and sum(trainer.method.memory_components().values()) > TIGHT_FROM * worker.job.room:
         tighten_heap()
+        report.flag("memory", "tensors take more than half of what a rank has: freed blocks go back, which takes time")
     start = time.perf_counter()
     if worker.job.config.timing != "off":
         with worker.traffic.during("compile"):

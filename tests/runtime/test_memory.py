@@ -9,8 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from launch.tiny import Silent, write_suite
 
+from harness.launch.hardware import Capacity
+from harness.launch.runner import run_suite
+from harness.launch.slots import RunOptions
+from harness.results.record_store import ResultStore, read_at, records_under
 from harness.runtime.counters import HELD_BYTES, PROC, THRESHOLD, PeakMemory, resident_size, trim_heap
+from harness.suite.expand import expand
+from harness.suite.suite_file import load_suite
 
 BLOCK = 200 * 2**20
 
@@ -135,3 +142,24 @@ def test_without_proc_the_peak_is_the_whole_process_and_says_so(tmp_path: Path) 
     assert peak.source == "ru_maxrss"
     assert peak.bytes() > 2**20
     assert peak.mapped() is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_rank_whose_memory_is_short_trains_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its heap gives blocks of 16 MiB back; nobody sees that in what it learns."""
+    file = write_suite(tmp_path)
+    text = file.read_text().replace("[ring]", "[{sbm: {nodes: 40000, features: 128}}]").replace("[0, 1, 2]", "[0]")
+    file.write_text(
+        text.replace("epochs: 10", "epochs: 3").replace("timeouts: {trial_s: 20}", "timeouts: {trial_s: 60}")
+    )
+    suite, found = load_suite(file), []
+    for place in ("plenty", "short"):
+        run_suite(suite, expand(suite), ResultStore(tmp_path / place, suite.name), RunOptions(), Silent())
+        records = [read_at(path) for path in records_under(tmp_path / place / suite.name)]
+        found.append({record.trial: (record.result["final_loss"], record.result["checksum"]) for record in records})
+        flagged = [any(flag.startswith("memory:") for flag in record.flags) for record in records]
+        assert flagged == [place == "short"] * 2
+        monkeypatch.setattr("harness.launch.machines.capacity", lambda: Capacity(2**25))
+    assert found[0] == found[1]
+    assert len(found[0]) == 2
