@@ -146,7 +146,7 @@ class Level(NamedTuple):
         """Return the cluster of each node, int32 [N] from 0 on, of `most` weight each at most."""
         label, size = np.arange(self.nodes.size, dtype=np.int32), self.nodes.copy()
         for _ in range(passes):
-            _join(self.indptr, self.indices, self.edges, self.nodes, float(most), label, size)
+            _move(self.indptr, self.indices, self.edges, self.nodes, float(most), label, size)
         used = np.zeros(label.size, np.bool_)
         used[label] = True
         return (np.cumsum(used, dtype=np.int32) - 1)[label]
@@ -182,31 +182,31 @@ def coarsened(
         capacity = (1 + options.slack) * float(finest.nodes.sum()) / count
         for level, cluster in reversed(levels):
             part = part[cluster]
-            load: Floats = np.bincount(part, level.nodes, count).astype(np.float64)
+            load = np.bincount(part, level.nodes, count).astype(np.int64)
             for _ in range(options.passes):
-                _improve(level.indptr, level.indices, level.edges, level.nodes, capacity, part, load)
+                _move(level.indptr, level.indices, level.edges, level.nodes, capacity, part, load)
     return part
 
 
 @compiled
-def _join(indptr: Ints, indices: Ints, edges: Ints, nodes: Ints, most: float, label: Ints, size: Ints) -> None:
-    """Have each node join the cluster with most of its edges, in place, of those that `most` weight leaves room in."""
-    there = np.zeros(label.size, np.int64)
-    for node in range(label.size):
-        own = label[node]
+def _move(indptr: Ints, indices: Ints, edges: Ints, nodes: Ints, most: float, part: Ints, load: Ints) -> None:
+    """Move each node, in place, to the part or cluster with most of its edges, of those that `most` leaves room in."""
+    there = np.zeros(load.size, np.int64)
+    for node in range(part.size):
+        own = part[node]
         for e in range(indptr[node], indptr[node + 1]):
             if indices[e] != node:
-                there[label[indices[e]]] += edges[e] if edges.size else 1
+                there[part[indices[e]]] += edges[e] if edges.size else 1
         best = own
         for e in range(indptr[node], indptr[node + 1]):
-            at = label[indices[e]]
-            if there[at] > there[best] and size[at] + nodes[node] <= most:
+            at = part[indices[e]]
+            if there[at] > there[best] and load[at] + nodes[node] <= most:
                 best = at
         for e in range(indptr[node], indptr[node + 1]):
-            there[label[indices[e]]] = 0
-        label[node] = best
-        size[own] -= nodes[node]
-        size[best] += nodes[node]
+            there[part[indices[e]]] = 0
+        part[node] = best
+        load[own] -= nodes[node]
+        load[best] += nodes[node]
 
 
 @compiled
@@ -244,24 +244,3 @@ def _contract(
         total += count
         pointers[own + 1] = total
     return total
-
-
-@compiled
-def _improve(indptr: Ints, indices: Ints, edges: Ints, nodes: Ints, capacity: float, part: Ints, load: Floats) -> None:
-    """Move nodes, in place, to the part with most of their edges, of those with room."""
-    there = np.zeros(load.size, np.int64)
-    for node in range(part.size):
-        own = part[node]
-        for e in range(indptr[node], indptr[node + 1]):
-            if indices[e] != node:
-                there[part[indices[e]]] += edges[e] if edges.size else 1
-        best = own
-        for e in range(indptr[node], indptr[node + 1]):
-            at = part[indices[e]]
-            if there[at] > there[best] and load[at] + nodes[node] <= capacity:
-                best = at
-        for e in range(indptr[node], indptr[node + 1]):
-            there[part[indices[e]]] = 0
-        part[node] = best
-        load[own] -= nodes[node]
-        load[best] += nodes[node]

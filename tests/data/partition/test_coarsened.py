@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.data.partition import partition_nodes
-from harness.data.partition.streaming import Level, _improve
+from harness.data.partition.streaming import Level, _move
 from harness.spec import PartitionSpec
 
 ONCE = settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -66,10 +66,10 @@ def test_moves_cut_no_more_and_keep_to_the_room(
 ) -> None:
     level, matrix = found
     before = np.random.default_rng(seed).integers(0, parts, level.nodes.size).astype(np.int32)
-    part, load = before.copy(), np.bincount(before, level.nodes, parts)
+    part, load = before.copy(), np.bincount(before, level.nodes, parts).astype(np.int64)
     capacity = (1 + slack) * level.nodes.sum() / parts
     allowed = np.maximum(load, capacity)
-    _improve(level.indptr, level.indices, level.edges, level.nodes, capacity, part, load)
+    _move(level.indptr, level.indices, level.edges, level.nodes, capacity, part, load)
     assert cut(matrix, part) <= cut(matrix, before)
     assert np.array_equal(load, np.bincount(part, level.nodes, parts))
     assert (load <= allowed).all()
