@@ -236,13 +236,14 @@ def outside_heap() -> Iterator[None]:
             option(_MMAP_THRESHOLD, min(int(os.environ.get(THRESHOLD, after)), 2**31 - 1))
 
 
-def tighten_heap() -> None:
+def tighten_heap() -> bool:
     """Have blocks from 16 MiB on allocated outside of the heap, from the end of the `outside_heap` that is open.
 
-    An epoch takes longer, and its heap has no holes (docs/design/cores-and-memory.md). A limit of the user's stays.
+    An epoch takes longer, and its heap has no holes (docs/design/cores-and-memory.md). False: a user's own limit stays.
     """
-    if os.environ.get(THRESHOLD) == str(HELD_BYTES):
+    if ours := os.environ.get(THRESHOLD) == str(HELD_BYTES):
         os.environ[THRESHOLD] = str(TIGHT_BYTES)
+    return ours
 
 
 class PeakMemory:

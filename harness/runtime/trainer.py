@@ -564,8 +564,8 @@ def set_up(worker: Worker, report: RankReport, account: CpuAccount | None = None
     account = trainer.account  # it has seen the threads from before any method
     seconds, found, metrics = worker.spans.seconds.copy(), worker.found.copy(), trainer.method.setup_metrics()
     report.setup(worker, trainer.method, seconds, metrics)
-    if worker.job.room and sum(trainer.method.memory_components().values()) > TIGHT_FROM * worker.job.room:
-        tighten_heap()
+    room = worker.job.room if worker.device.type == "cpu" else None
+    if room and sum(trainer.method.memory_components().values()) > TIGHT_FROM * room and tighten_heap():
         report.flag("memory", "tensors take more than half of what a rank has: freed blocks go back, which takes time")
     start = time.perf_counter()
     if worker.job.config.timing != "off":
