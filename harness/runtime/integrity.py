@@ -349,7 +349,9 @@ class Inputs:
         count = worker.partition.num_inner if nodes is None else len(nodes)
         if rows.shape[0] != count or not rows.numel():
             return
-        at = [row for row in self._some(count) if worker.stores(self._own([row], nodes))]
+        at = self._some(count)
+        if worker.shard is not None:  # of other machines' nodes it has none
+            at = [row for row in at if worker.shard.here(worker.view.nodes[self._own([row], nodes)]).all()]
 
         def stored() -> Tensor:
             found = worker.stored_features[worker.view.nodes[self._own(at, nodes)]][:, columns]

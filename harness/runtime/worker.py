@@ -28,7 +28,6 @@ from harness.runtime.run_config import IN_PHASES
 from harness.runtime.step import Loss
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import Tensor
 
 REMEMBERED = 64  # aggregated rows
@@ -47,7 +46,7 @@ class Worker:
         check: holds counted bytes against the interface's (`traffic: verify`), or None.
         view: this rank's part of the graph that is trained on, with its partition; `eval_view`: of the whole graph
             (the same object when transductive).
-        stored_features: the features [N, F] of the data set, memory-mapped, of a shard by part.
+        stored_features: the features [N, F] of the data set, memory-mapped; of a shard `shard`, else None.
         multilabel: whether a node has several labels. Labels are those of `view`.
         train_rows: inner rows (int64) of this rank's training nodes; train_counts, train_total: their number on each
             rank, and on all.
@@ -88,7 +87,9 @@ class Worker:
             )
             self.aggregated_rows: dict[int, Tensor] = {}
             self._graph = open_here(job.graph, PartitionPaths(job.train_view, job.full_view), rank)
-            self.stored_features, self.multilabel = self._graph.features, self._graph.multilabel
+            features: Any = self._graph.features
+            self.stored_features, self.multilabel = features, self._graph.multilabel
+            self.shard = features if isinstance(features, PartRows) else None
             self.view = self.open_view(job.train_view, rank)
             self.partition, self.train_rows = self.view.partition, self.view.rows["train"]
             self.found: dict[str, float | None] = {"partition": self.view.partition.meta.get("seconds")}
@@ -171,11 +172,6 @@ class Worker:
         torch.set_rng_state(state["torch"])
         if state["device"] is not None:
             kind_of(self.device).set_random_state(self.device, state["device"])
-
-    def stores(self, nodes: NDArray[np.int64]) -> bool:
-        """Return whether this machine has the features of some nodes of `view`: a shard has those of its ranks."""
-        features: Any = self.stored_features
-        return not isinstance(features, PartRows) or bool(features.here(self.view.nodes[nodes]).all())
 
     def open_view(self, path: Path, rank: int) -> View:
         """Return the part of `rank` of a partitioned graph."""
