@@ -239,24 +239,28 @@ class Metis(Partitioner[Spec]):
 
         own, balanced = self.train, self.spec.balance.split("+")
         weights = [own if name == "train" and own is not None else node_weights(indptr, name) for name in balanced]
-        if not is_symmetric(indptr, indices):
-            graph_edges = partial(_edge_chunks, indptr, indices)
-            indptr, indices = csr_from_edges(graph_edges, indptr.size - 1, symmetrise=True)
+        indptr, indices = _symmetric(indptr, indices)
         # METIS copies anything that is not of its own index type, and gives up on lists this long
         index = pymetis.zero_copy_dtype()
         indptr, indices = indptr.astype(index, copy=False), indices.astype(index, copy=False)
         options = pymetis.Options(objtype=METIS_OBJECTIVE[self.spec.objective], seed=self.spec.seed % 2**31)
         if balanced not in (["nodes"], ["edges"]):
             return _balance_several(indptr, indices, np.stack(weights, 1).astype(index), self.spec.parts, options)
-        # k-way for every P: recursive bisection, pymetis' default up to 8 parts, minimises the cut only
-        result = pymetis.part_graph(
-            self.spec.parts,
-            pymetis.CSRAdjacency(indptr, indices),
-            vweights=None if balanced == ["nodes"] else weights[0].astype(index, copy=False),
-            recursive=False,
-            options=options,
-        )
-        return np.asarray(result.vertex_part, dtype=np.int32)
+        return _k_way(indptr, indices, self.spec.parts, options, None if balanced == ["nodes"] else weights[0])
+
+
+def _k_way(
+    indptr: Ints, indices: Ints, count: int, options: Any, nodes: NDArray[Any] | None, edges: Any = None
+) -> NDArray[np.int32]:
+    """Return the parts that METIS finds of a symmetric graph whose nodes, and entries, weigh so much; None: 1 each."""
+    import pymetis
+
+    index = pymetis.zero_copy_dtype()
+    graph = pymetis.CSRAdjacency(indptr.astype(index, copy=False), indices.astype(index, copy=False))
+    nodes, edges = (None if each is None else each.astype(index, copy=False) for each in (nodes, edges))
+    # k-way for every P: recursive bisection, pymetis' default up to 8 parts, minimises the cut only
+    found = pymetis.part_graph(count, graph, vweights=nodes, eweights=edges, recursive=False, options=options)
+    return np.asarray(found.vertex_part, dtype=np.int32)
 
 
 def _balance_several(indptr: Ints, indices: Ints, weights: Ints, count: int, options: Any) -> NDArray[np.int32]:
@@ -283,6 +287,13 @@ def _balance_several(indptr: Ints, indices: Ints, weights: Ints, count: int, opt
     return parts.astype(np.int32)
 
 
+def _symmetric(indptr: Ints, indices: Ints) -> tuple[Ints, Ints]:
+    """Return a graph as it is if it is symmetric, else with its reverse edges added."""
+    if is_symmetric(indptr, indices):
+        return indptr, indices
+    return csr_from_edges(partial(_edge_chunks, indptr, indices), indptr.size - 1, symmetrise=True)
+
+
 def _edge_chunks(indptr: Ints, indices: Ints, rows: int = 1 << 16) -> Iterator[tuple[Ints, Ints]]:
     """Edges as (source, destination) arrays, `rows` CSR rows at a time."""
     for start in range(0, indptr.size - 1, rows):
@@ -303,10 +314,7 @@ class KaMinPar(Partitioner[KaMinParOptions]):
     def parts(self, indptr: Ints, indices: Ints) -> Ints:
         """See `Partitioner`; KaMinPar sees the graph with its reverse edges added."""
         spec, weight = self.spec, None if self.spec.balance == "nodes" else node_weights(indptr, self.spec.balance)
-        if not is_symmetric(indptr, indices):
-            edges = partial(_edge_chunks, indptr, indices)
-            indptr, indices = csr_from_edges(edges, indptr.size - 1, symmetrise=True)
-        return kaminpar(indptr, indices, weight, spec.parts, spec.seed, self.options)
+        return kaminpar(*_symmetric(indptr, indices), weight, spec.parts, spec.seed, self.options)
 
 
 class Coarsened(Partitioner[CoarsenedOptions]):
@@ -322,28 +330,18 @@ class Coarsened(Partitioner[CoarsenedOptions]):
 
     def parts(self, indptr: Ints, indices: Ints) -> Ints:
         """See `Partitioner`; METIS sees the graph with its reverse edges added."""
-        if not is_symmetric(indptr, indices):
-            edges = partial(_edge_chunks, indptr, indices)
-            indptr, indices = csr_from_edges(edges, indptr.size - 1, symmetrise=True)
+        indptr, indices = _symmetric(indptr, indices)
         finest = Level(indptr, indices, np.empty(0, np.int32), node_weights(indptr, self.spec.balance))
         return coarsened(finest, self.spec.parts, self.options, self._coarsest)
 
     def _coarsest(self, level: Level) -> Ints:
         import pymetis
 
-        index, sizes = pymetis.zero_copy_dtype(), None
+        edges = None
         if level.edges.size:
-            scale = max(1.0, float(level.edges.sum(dtype=np.int64)) / WEIGHTS)
-            sizes = np.maximum(1, level.edges / scale).astype(index)
-        found = pymetis.part_graph(
-            self.spec.parts,
-            pymetis.CSRAdjacency(level.indptr.astype(index), level.indices.astype(index)),
-            vweights=level.nodes.astype(index),
-            eweights=sizes,
-            recursive=False,
-            options=pymetis.Options(seed=self.spec.seed % 2**31),
-        )
-        return np.asarray(found.vertex_part, np.int32)
+            edges = np.maximum(1, level.edges / max(1.0, float(level.edges.sum(dtype=np.int64)) / WEIGHTS))
+        options = pymetis.Options(seed=self.spec.seed % 2**31)
+        return _k_way(level.indptr, level.indices, self.spec.parts, options, level.nodes, edges)
 
 
 class Stream(Partitioner[StreamOptions]):
