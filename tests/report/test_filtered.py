@@ -83,7 +83,7 @@ def verdict(cell: list[Any], whole: bool) -> list[Any]:
 
 def as_sure_at_most(text: str, alone: str) -> bool:
     """Whether a cell's text is another's, or the same said less surely."""
-    cautious = text.replace("fastest, not significantly", "fastest").replace("not significant", "").strip()
+    cautious = text.replace("not significant", "").strip()
     return alone in (text, cautious)
 
 

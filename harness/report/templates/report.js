@@ -116,13 +116,14 @@ function sayDistance(cells, base) {
   const distances = new Map(cells.map((cell) => [cell, cell.dataset.against.split("|")[at] || ""]));
   const sure = (said) => said.includes(", surely ");
   const others = cells.map((cell) => distances.get(cell)).filter((said) => said && said !== "=");
-  const fastest = others.length && others.every(sure) ? "fastest" : "fastest, not significantly";
+  const alone = others.length && others.every(sure);
   for (const [cell, said] of distances) {
-    const own = said === "=" ? (base < 0 ? fastest : "1 × (baseline)") : base < 0 ? said.split(", ")[0] : said || "no common seed";
+    const own = said === "=" ? (base < 0 ? "fastest" : "1 × (baseline)") : base < 0 ? said.split(", ")[0] : said || "no common seed";
     textOf(cell).textContent = own;
     cell.classList.toggle("missing", own === "n/a");
     if (!cell.querySelector("small")) cell.prepend(document.createElement("small"), " ");
-    cell.querySelector("small").textContent = said && said !== "=" && !sure(said) ? "not significant" : "";
+    const certain = said === "=" ? alone || base >= 0 : !said || sure(said);
+    cell.querySelector("small").textContent = certain ? "" : "not significant";
   }
 }
 
