@@ -44,7 +44,7 @@ def row_chunks(matrix: CSR) -> NDArray[np.int64]:
     """Return the first row of each part, and the number of rows: as many parts as threads, of equal work."""
     indptr = matrix.indptr.numpy()
     parts = min(torch.get_num_threads(), 1 + matrix.nnz // LEAST_WORK)
-    bounds: NDArray[np.int64] = np.searchsorted(indptr, np.linspace(0, matrix.nnz, parts + 1))
+    bounds: NDArray[np.int64] = np.searchsorted(indptr, np.arange(parts + 1) * matrix.nnz // parts)
     bounds[0], bounds[-1] = 0, matrix.num_rows
     return bounds
 
