@@ -25,6 +25,10 @@ class SIGNOptions(MethodOptions):
         "all", description="X, A X, ..., A^K X, each with weights of its own; or A^K X alone and one linear layer: SGC"
     )
     batch_size: int = Field(1024, ge=0, description="training nodes a step and rank; 0: all of the rank")
+    storage: Literal["sharded", "disk"] = Field(
+        "sharded", exclude_if=lambda storage: storage == "sharded", description="features in the memory of their "
+        "owners while powers are computed, or in files that these map"
+    )  # fmt: skip
 
 
 class SIGN(Method[SIGNOptions]):
@@ -38,8 +42,9 @@ class SIGN(Method[SIGNOptions]):
     2019, Eq. 8): A^K X W + b. Operators other than powers of one A (personalised PageRank, triangles) are left out.
 
     Without dropout, and with all training nodes a step, it is full-graph training of that model. Dropout draws each
-    power of a row anew. A rank keeps the powers of its training nodes' rows alone. A batch is of the rank's own
-    training nodes; all ranks take the steps of the one with the most, an empty batch where one has run out.
+    power of a row anew. A rank keeps the powers of its training nodes' rows alone; `train.eval_memory` bounds what
+    computing them takes, by some columns of X at a time. A batch is of the rank's own training nodes; all ranks take
+    the steps of the one with the most, an empty batch where one has run out.
 
     Bytes of an epoch: none but the gradients' sum. Set-up: each boundary row once a hop, K sum_i |B_i| F itemsize, the
     first hop as features, the others as embeddings.
@@ -103,15 +108,20 @@ class SIGN(Method[SIGNOptions]):
         """Return the components of the largest batch, and of the powers of the training nodes' rows.
 
         "set-up" is by how much it needs more than the training: the inner nodes' rows before and behind a hop,
-        scaled if A scales them, and with other ranks' where there are any.
+        scaled if A scales them, and with other ranks' where there are any; of the columns that go at once, next to all
+        of them in memory.
         """
         powers, rows = kept_powers(case.model.spec), case.batch_rows(options.batch_size)
-        row = case.model.widths[0][0] * case.itemsize
-        found = case.mini_batch([BlockSize(rows, rows, 0)] * case.model.depth)
+        width, part, on_disk = case.model.widths[0][0], case.train, options.storage == "disk"
+        row = width * case.itemsize
+        found = case.mini_batch([BlockSize(rows, rows, 0)] * case.model.depth, on_disk=on_disk)
         found |= {"input features": len(powers) * case.train_nodes * row, "powers of a batch": len(powers) * rows * row}
         copies = 3 if case.model.propagation.right else 2
-        hop = copies * case.train.inner + (case.train.inner + case.train.boundary if case.parts > 1 else 0)
-        needed = hop * row + found["input features"] + case.matrices(case.train.block, transposed=False)
+        hop = copies * part.inner + (part.inner + part.boundary if case.parts > 1 else 0)
+        columns = case.columns_at_once()
+        held = 0 if on_disk or columns == width else part.inner * row
+        needed = hop * columns * case.itemsize + held + found["input features"]
+        needed += case.matrices(part.block, transposed=False)
         rest = sum(size for name, size in found.items() if name not in ("labels", "weights and optimizer"))
         return found | {"set-up": max(0, needed - rest)}
 

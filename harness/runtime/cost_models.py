@@ -16,7 +16,7 @@ from harness.graph.spmm import engine_problem
 from harness.models.architecture import Architecture, eq3_values, evaluation_values, training_values
 from harness.models.layer import BlockSize
 from harness.runtime.codec import CodecName, row_bytes
-from harness.runtime.evaluation import pieces
+from harness.runtime.evaluation import columns_at_once, pieces
 from harness.runtime.run_config import EVALUATION_MIB, IN_CHUNKS, MiniBatchOptions, NodeBatchOptions
 from harness.sampling.layerwise import Layers
 from harness.sampling.sample import per_layer
@@ -232,7 +232,9 @@ class MemoryCase:
             **self._evaluation(peak, stored=stored and not self.inductive),
         }
 
-    def mini_batch(self, blocks: Sequence[BlockSize] = (), options: MiniBatchOptions | None = None) -> Components:
+    def mini_batch(
+        self, blocks: Sequence[BlockSize] = (), options: MiniBatchOptions | None = None, *, on_disk: bool = False
+    ) -> Components:
         """Return the components of a method on mini-batches; without `blocks` those of a batch are left out.
 
         Layers as in `full_graph`, with a block's destinations for the inner nodes and its other sources for
@@ -243,6 +245,7 @@ class MemoryCase:
         Args:
             blocks: sizes of the largest batch's blocks, input layer first.
             options: the method's, for what is cached, drawn ahead, and stored elsewhere.
+            on_disk: whether evaluations read features from files, of a method without such options.
         """
         width = self.model.widths[0][0]
         row = width * self.itemsize
@@ -270,7 +273,9 @@ class MemoryCase:
             }
             if ahead or pool:
                 components["batches ahead"] = ahead * (sampled + blocks[0].src * row) + max(0, pool - 1) * sampled
-        in_chunks = options is not None and (options.storage == "disk" or (self.cuda and options.storage == "host"))
+        in_chunks = (
+            on_disk or options is not None and (options.storage == "disk" or (self.cuda and options.storage == "host"))
+        )
         evaluation = self._evaluation(peak, stored=False, in_chunks=in_chunks)
         return components | {"weights and optimizer": self._weights()} | evaluation
 
@@ -416,6 +421,11 @@ class MemoryCase:
         received = -(-part.boundary // self._pieces(part))
         block = BlockSize(part.inner, part.inner + received, part.edges)
         return evaluation_values(self.model, block, exchanged=self.parts > 1)
+
+    def columns_at_once(self) -> int:
+        """Return how many columns of X a rank propagates at once."""
+        rows, width = self.train.inner + self.train.boundary, self.model.widths[0][0]
+        return columns_at_once(width, rows, self.itemsize, self.eval_memory)
 
     def _pieces(self, part: PartSize) -> int:
         return pieces(part.boundary, self.model.widest_evaluated * self.itemsize, self.evaluation_mib)

@@ -117,6 +117,15 @@ def summed(block: Block, received: Iterator[tuple[CSR, Tensor]]) -> Tensor:
     return total
 
 
+def columns_at_once(width: int, rows: int, itemsize: int, most: int | None) -> int:
+    """Return how many columns of A^k X are propagated at once: all, or as many as `most` bytes have room for.
+
+    A hop takes `rows`, a part's inner and boundary nodes, before and behind it, scaled, and with those of other ranks.
+    """
+    found = width if most is None else min(width, most // (4 * rows * itemsize))
+    return max(1, found if found == width else found // 16 * 16 or found)  # 16: a line of a processor's cache
+
+
 def pieces(rows: int, row_bytes: int, limit_mib: float) -> int:
     """Return in how many pieces so many rows are received, if a piece is to have `limit_mib` at most."""
     return min(max(1, math.ceil(rows * row_bytes / (limit_mib * 2**20))), max(1, rows))

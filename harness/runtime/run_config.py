@@ -261,7 +261,8 @@ class TrainSpec(Spec):
         gt=0,
         exclude_if=lambda size: size is None,
         description="memory that a rank's exact evaluation takes at most, e.g. `2GiB`: it then goes through the nodes "
-        "chunk by chunk, and rows of layers wait in files; default: all of a rank's nodes at once",
+        "chunk by chunk, and rows of layers wait in files; `precompute` and `sign` aggregate some columns of the "
+        "features at a time; default: all of a rank's nodes at once",
     )
     cuda_graphs: bool = Field(
         False,

@@ -19,7 +19,7 @@ from harness.graph.partition import View
 from harness.runtime.audit import TrafficCheck
 from harness.runtime.clock import Clock, Spans
 from harness.runtime.comm import Communicator, Traffic
-from harness.runtime.evaluation import WholeBlock
+from harness.runtime.evaluation import WholeBlock, columns_at_once
 from harness.runtime.features import FeatureStore
 from harness.runtime.integrity import Originals
 from harness.runtime.job import Job, ProgressBeacon, rank_device
@@ -201,18 +201,26 @@ class Worker:
     def propagated(self, features: Tensor, powers: Sequence[int], rows: Tensor | slice) -> list[Tensor]:
         """Return some `rows` of A^k X, for each k of `powers`, ascending; every rank must call, in set-up.
 
-        `features` are X [n_in, F], which are not held here behind the first hop. UserError as of `aggregate_features`.
+        `features` are X [n_in, F], which are not held here behind the first hop. With `train.eval_memory` some columns
+        at a time are propagated, as many as it has room for. UserError as of `aggregate_features`.
         Traffic: F values for each boundary node and hop, as the model's layers would send them.
         """
         self.model.require_fixed_aggregation()
-        found: list[Tensor] = []
+        rows_of = max(row["inner"] + row["boundary"] for row in self.partition.meta["table"][: self.world])
+        most, width = self.job.config.train.eval_memory, features.shape[1]
+        columns = columns_at_once(width, rows_of, features.itemsize, most)
+        slices, kept = [*features.split(columns, 1)], [[] for _ in powers]  # type: ignore[var-annotated]
+        del features
         with torch.no_grad(), self.traffic.during("setup"), self.spans("precompute"):
-            block = WholeBlock(self.comm, self.partition, features.shape[1], self.job.config.train.evaluation_mib)
-            for power in range(max(powers) + 1):
-                if power:
-                    features = block.at(power - 1).aggregate(features, self.model.propagation)
-                if power in powers:
-                    found.append(features[rows])
+            block = WholeBlock(self.comm, self.partition, columns, self.job.config.train.evaluation_mib)
+            while slices:
+                x = slices.pop(0).contiguous()
+                for power in range(max(powers) + 1):
+                    if power:
+                        x = block.at(power - 1).aggregate(x, self.model.propagation)
+                    if power in powers:
+                        kept[powers.index(power)].append(x[rows])
+        found = [own[0] if len(own) == 1 else torch.cat(own, 1) for own in kept]
         at = np.random.default_rng().permutation(len(found[-1]))[:REMEMBERED]
         own = at if isinstance(rows, slice) else rows.cpu().numpy()[at]
         chosen, known = upload(at, self.device), zip(powers, found, strict=True)

@@ -25,6 +25,8 @@ METHODS = """
   - full: {storage: disk}
   - bns-gcn: {rate: 0.3}
   - bns-gcn: {rate: 0.3, storage: disk}
+  - sign: {batch_size: 64}
+  - sign: {batch_size: 64, storage: disk}
   - dgs: {fanouts: 3, batch_size: 64, period: 2, explain: inline}
   - dgs: {fanouts: 3, batch_size: 64, period: 2, explain: inline, storage: disk}"""
 
@@ -50,7 +52,7 @@ def test_training_from_a_disk_is_training(tmp_path: Path, monkeypatch: pytest.Mo
         rows["graphsage", *key] for key in (("sharded", "none", "float32"), ("disk", "none", "float32"),
                                             ("disk", "degree", "float32"), ("disk", "none", "bfloat16"))
     )  # fmt: skip
-    for name in ("full", "bns-gcn", "dgs"):
+    for name in ("full", "bns-gcn", "sign", "dgs"):
         stored = [rows[name, storage, "none", "float32"] for storage in ("sharded", "disk")]
         assert stored[0]["checksum"] == stored[1]["checksum"]
         assert stored[0]["best_val"] == pytest.approx(stored[1]["best_val"], abs=1e-12)

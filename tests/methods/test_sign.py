@@ -20,6 +20,7 @@ from harness.check.training import Case, RankOutcome, train
 from harness.data.graph import GraphData
 from harness.models.layer import ModelSpec
 from harness.results.record import of_workload, other_model
+from harness.runtime.evaluation import columns_at_once
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import TrainSpec
 from harness.suite.expand import expand
@@ -34,6 +35,7 @@ MODELS = {
     "gat": ModelSpec(name="gat", layers=2, hidden=6, heads=2, dropout=0),
     "mixhop": ModelSpec(name="mixhop", layers=2, order=3, hidden=4, options={"propagation": "mean"}),
 }
+FEW = SPEC.model_copy(update={"eval_memory": 3 * 4 * NODES * 8})  # three columns of features at a time, or four
 WHOLE = {"batch_size": 0}
 RUNS: list[tuple[str, dict[str, Any]]] = [
     ("sage", {}), ("gcn", {}), ("sage", {"powers": "last", "hops": 3}), ("gcn", {"powers": "last"}),
@@ -110,9 +112,10 @@ def test_with_all_training_nodes_a_step_it_is_single_process_training_of_its_mod
     cases = [Case(data, "sign", options | WHOLE, MODELS[name], SPEC) for name, options in RUNS]
     # `full` trains the same model by exchanging every hop in every epoch.
     full = [replace(case, method="full", options={}, model=case.trained) for case in cases[:3]]
-    by_rank = run_ranks(train, world, cases + full)
+    few = [replace(case, train=FEW, options=case.options | {"storage": "disk"}) for case in cases]
+    by_rank = run_ranks(train, world, cases + full + few)
     for outcomes in by_rank:
-        for outcome, (name, options) in zip(outcomes, [*RUNS, *RUNS[:3]], strict=True):
+        for outcome, (name, options) in zip(outcomes, [*RUNS, *RUNS[:3], *RUNS], strict=True):
             want = single_process(outcome, graph, MODELS[name], options)
             assert [row["loss"] for row in outcome.rows] == pytest.approx(want, rel=1e-9)
             assert outcome.broken is None
@@ -128,6 +131,7 @@ def test_boundary_rows_are_sent_once_a_hop_before_the_first_epoch_and_never_agai
     boundary = [int((edge[owner == rank].any(0) & (owner != rank)).sum()) for rank in range(3)]
     hops = options.get("hops") or MODELS[name].layers
     cases = [Case(data, "sign", options | {"batch_size": size}, MODELS[name], SPEC) for size in (0, 4)]
+    cases.append(replace(cases[0], train=FEW))
     for outcomes in zip(*run_ranks(train, 3, cases), strict=True):
         for rank, outcome in enumerate(outcomes):
             rows = [row for row in outcome.traffic if row["purpose"] in ("feature", "embedding", "gradient")]
@@ -141,6 +145,13 @@ def test_boundary_rows_are_sent_once_a_hop_before_the_first_epoch_and_never_agai
             assert {row["scope"] for row in rows} <= {"setup", "eval"}
             sent = {row["purpose"] for row in outcome.traffic if row["scope"] == "epoch" and row["sent_bytes"]}
             assert sent == {"model"}
+
+
+@pytest.mark.parametrize(
+    ("most", "want"), [(None, 100), (10**9, 100), (4 * 50 * 8 * 40, 32), (4 * 50 * 8 * 15, 15), (1, 1)]
+)
+def test_columns_are_as_many_as_there_is_room_for_and_whole_cache_lines(most: int | None, want: int) -> None:
+    assert columns_at_once(100, 50, 8, most) == want
 
 
 def read_batches(rank: int, world: int, case: Case) -> list[list[tuple[Any, ...]]]:

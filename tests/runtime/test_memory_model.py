@@ -142,6 +142,10 @@ def test_powers_that_are_kept_and_the_set_up_that_makes_them_by_hand() -> None:
     edges = 8 * 101 + 4 * 1000 + 4 * (100 + 120)
     largest = sum(size for name, size in found.items() if name not in ("labels", "weights and optimizer"))
     assert largest == (3 * 100 + 120) * 4 * 10 + 3 * 40 * 4 * 10 + edges
+    few = components("sign", replace(case, eval_memory=4 * 120 * 4 * 3), batch_size=10)
+    assert few["set-up"] - found["set-up"] == (100 * 10 - (3 * 100 + 120) * 7) * 4
+    disk = components("sign", replace(case, eval_memory=4 * 120 * 4 * 3), batch_size=10, storage="disk")
+    assert few["set-up"] - disk["set-up"] == 100 * 10 * 4
     last = gnn(name="mixhop", layers=1, options={"powers": "last", "propagation": "mean"})
     only = components("sign", replace(case, model=last), batch_size=0)
     assert only["input features"] == only["powers of a batch"] == 40 * 4 * 10
