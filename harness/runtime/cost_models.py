@@ -273,9 +273,8 @@ class MemoryCase:
             }
             if ahead or pool:
                 components["batches ahead"] = ahead * (sampled + blocks[0].src * row) + max(0, pool - 1) * sampled
-        in_chunks = (
-            on_disk or options is not None and (options.storage == "disk" or (self.cuda and options.storage == "host"))
-        )
+        chunked = ("disk", "host") if self.cuda else ("disk",)
+        in_chunks = on_disk or (options is not None and options.storage in chunked)
         evaluation = self._evaluation(peak, stored=False, in_chunks=in_chunks)
         return components | {"weights and optimizer": self._weights()} | evaluation
 

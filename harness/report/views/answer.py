@@ -272,7 +272,7 @@ class AnswerView(ReportView):
         for key, said in behind.items():
             text, sure, _ = said.partition(SURELY)
             if said == OWN:
-                text, sure = "fastest", alone
+                text, sure = "fastest", SURELY if alone else ""
             place = self.order.index(key) if key in self.order else None
             found[key] = Cell(text, UNSURE if text and not sure else "", rank=place, against=against[key])
         return found
