@@ -39,7 +39,7 @@ PAGE = """# Large graphs
 
 <!-- Made from results by `python -m tools.large`; do not edit. -->
 
-`harness run suites/large.yaml` trains five methods on twins of {target} (generated), up to {nodes} million
+`harness run suites/large.yaml` trains six methods on twins of {target} (generated), up to {nodes} million
 nodes and {entries} million entries (directed edges), in {ranks} parts of KaMinPar, and scores each exactly. These
 runs were on one machine ({machine}), {ranks} ranks on {cores}, in a cgroup whose limit is 20 GB for all ranks
 together, mapped files included. Each ran once, for three epochs, of which two are timed.
