@@ -66,6 +66,10 @@ Rows that an epoch asks of files, and exact scores of all nodes, whose rows of l
 
 {scores}
 
+What `sign` aggregates once, before the first epoch; it trains on the rows of training nodes alone (1.1 %):
+
+{once}
+
 KaMinPar took {cut_s} s for the largest graph (slope {cut_slope:.2f}), next to other work. Its boundary is
 {boundary:.3f} of the nodes; METIS leaves {boundary_here} of the published set's.
 
@@ -105,6 +109,7 @@ class Run(NamedTuple):
     partition_s: float
     sent: float  # bytes an epoch of all ranks, but the all-reduce's
     asked: float  # bytes an epoch that all ranks ask of files
+    once_s: float = 0  # what is computed before the first epoch
 
     @property
     def short(self) -> bool:
@@ -129,6 +134,7 @@ class Run(NamedTuple):
             max(rank["found"]["partition"] for rank in record.ranks),
             sum(row[f"bytes_{purpose}"] for purpose in ("feature", "embedding", "gradient", "control")),
             row["bytes_disk"],
+            row["precompute_s"] or 0,
         )
 
 
@@ -271,6 +277,7 @@ def render(runs: Mapping[str, Sequence[Run]], last: Record) -> str:
     largest, info, where = max(every, key=lambda run: run.entries), published()[TARGET].info, last.environment
     cut = Line(*zip(*sorted({float(run.entries): run.partition_s for run in every}.items()), strict=True))
     here, there = boundary_of(TARGET, largest.ranks), boundary_of(TARGET, MACHINES)
+    once = {name: own for name, own in runs.items() if any(run.once_s for run in own)}
     assert here
     assert there
     return PAGE.format(
@@ -287,6 +294,7 @@ def render(runs: Mapping[str, Sequence[Run]], last: Record) -> str:
         memory="\n".join(_by_entries(runs, "all ranks, GB", lambda run: run.memory / GB, "a 100 million more")),
         scores="\n".join(_by_entries(runs, "exact scores, s", lambda run: run.score_s)),
         stored=_short(largest.nodes * info.features * FEATURE_BYTES / GB),
+        once="\n".join(_by_entries(once, "aggregated once, s", lambda run: run.once_s)),
         asked="\n".join(_by_entries(runs, "files, GB an epoch", lambda run: run.asked / GB)),
         cut_s=_short(cut.values[-1]),
         cut_slope=cut.slope,

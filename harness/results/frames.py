@@ -337,7 +337,7 @@ def averaged(results: pd.DataFrame, records: Mapping[tuple[str, str], Record]) -
     well = known[ok].groupby("cell", sort=False)
     means = known[ok].drop_duplicates("cell").set_index("cell")
     numbers = [n for n in map(str, means.select_dtypes("number")) if n not in ("seed", "parts", "repeat", "place")]
-    means[numbers] = well[numbers].mean()
+    means = means.drop(columns=numbers).join(well[numbers].mean())[[*means]]  # at once: a column at a time is slow
     means["flags"] = well["flags"].agg(lambda flags: "; ".join(dict.fromkeys(filter(None, flags))))
     rows = pd.concat([means.assign(runs=well.size()), known[~ok].assign(runs=1)])
     rows = rows.sort_values(["place", "repeat"], kind="stable").drop(columns=["cell", "place"]).reset_index(drop=True)

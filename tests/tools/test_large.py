@@ -65,9 +65,9 @@ def test_the_page_of_a_run(tmp_path: Path) -> None:
     assert image.stat().st_size > 1000
     rows = [row.split(" | ") for row in page.read_text().splitlines() if row.startswith("| `")]
     names = {row[0].strip("|` ") for row in rows}
-    assert names == {"graphsage", "dgs", "graphsaint", "clustergcn", "bns-gcn"}
-    assert [len(row) for row in rows] == [5] * 20 + [6] * 5  # a name, three graphs and a slope; then what is beyond
-    memory = {row[0].strip("|` "): list(map(float, row[1:4])) for row in rows[5:10]}
+    assert names == {"graphsage", "dgs", "graphsaint", "clustergcn", "bns-gcn", "sign"}
+    assert [len(row) for row in rows] == [5] * 25 + [6] * 6  # a name, three graphs and a slope; then what is beyond
+    memory = {row[0].strip("|` "): list(map(float, row[1:4])) for row in rows[6:12]}
     assert all(0.3 < size < 10 for sizes in memory.values() for size in sizes)  # GB of two processes
     with pytest.raises(SystemExit, match="no finished trials"):
         write(tmp_path / "none", tmp_path)
