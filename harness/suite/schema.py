@@ -66,6 +66,9 @@ def _network(value: Any) -> Any:
     return {"rate": value} if isinstance(value, str) else value
 
 
+IN_LABEL = {"name", "layers", "linear_layers", "hidden", "heads", "order"}  # of a model, see `ModelSpec.label`
+
+
 class TrialConfig(Spec):
     """Everything that decides a trial's metrics; options are complete, defaults filled in.
 
@@ -191,11 +194,14 @@ class TrialConfig(Spec):
         how = f" {_call(how or 'metis', partition, {})}" if how or partition else ""
         network = "" if self.network is None else f" {self.network.label}"
         train = "".join(f" {key}={_short(getattr(self.train, key))}" for key in self.varied)
-        own = "".join(f" {key}={_short(getattr(getattr(self, where), key))}" for where, key, _ in self._shared())
+        model = self.model.label
+        said = IN_LABEL | ({"options"} if all(str(value) in model for value in self.model.options.values()) else set())
+        other = [(where, key) for where, key, _ in self._shared() if where != "model" or key not in said]
+        own = "".join(f" {key}={_short(getattr(getattr(self, where), key))}" for where, key in other)
         run = f" study={self.tuning.study}" if self.tuning else ""
         run += (f" data={self.data[:8]}" if self.data else "") + (f" repeat={self.repeat}" if self.repeat else "")
         parts = f"P={self.partition.parts}{how}"
-        return f"{dataset} {self.model.label} {method} {parts}{network}{train}{own}{run} seed={self.seed}"
+        return f"{dataset} {model} {method} {parts}{network}{train}{own}{run} seed={self.seed}"
 
 
 def named_in(section: str) -> list[tuple[Registry[Any], str, str]]:
