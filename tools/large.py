@@ -50,7 +50,7 @@ together, mapped files included. Each ran once, for three epochs, of which two a
 
 Features of the largest graph are {stored} GB, and lie in files. An asterisk: what a trial holds and the rows that its
 epoch asks of files are together more than the 20 GB, so that the disk is read again and again; no slope is of such a
-trial. Slope: the exponent over the {large} largest graphs without an asterisk; 1 is linear.
+trial. A dash: not run. Slope: the exponent over the {large} largest graphs without an asterisk; 1 is linear.
 
 {epochs}
 
@@ -66,7 +66,8 @@ Rows that an epoch asks of files, and exact scores of all nodes, whose rows of l
 
 {scores}
 
-What `sign` aggregates once, before the first epoch; it trains on the rows of training nodes alone (1.1 %):
+What `sign` aggregates once, before the first epoch; it trains on the rows of training nodes alone (1.1 %). The larger
+the graph, the fewer columns at once take no more than `eval_memory`, and the more often its edges are read:
 
 {once}
 
