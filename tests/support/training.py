@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import sys
+import tracemalloc
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -233,6 +234,32 @@ def living_methods(rank: int, world: int, cases: list[Case]) -> list[int]:
         found.append(sum(isinstance(each, Method) for each in gc.get_objects()))
         trainer.method.close()
         del trainer
+    return found
+
+
+def live_bytes(rank: int, world: int, cases: list[Case], kept: int) -> list[list[int]]:
+    """Train each case; returns after each of its epochs the bytes of all tensors and arrays there are.
+
+    `kept`: values of a tensor that each step adds, for as long as the case is trained.
+    """
+    return [_alive(case.trainer(rank, world, rehearsed=True), case.train.epochs, kept) for case in cases]
+
+
+def _alive(trainer: Trainer, epochs: int, values: int) -> list[int]:
+    found, kept = [], list[Tensor]()
+    if values:
+        trainer.method.on_step_end = lambda loss: kept.append(torch.zeros(values))  # type: ignore[method-assign]
+    tracemalloc.start()
+    for epoch in range(epochs):
+        trainer.train_epoch(epoch)
+        gc.collect()
+        storages = [each.untyped_storage() for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+        tensors = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+        del storages
+        arrays = tracemalloc.take_snapshot().filter_traces([tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)])
+        found.append(tensors + sum(trace.size for trace in arrays.traces))
+    tracemalloc.stop()
+    trainer.method.close()
     return found
 
 
