@@ -465,23 +465,24 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         return (lambda rows, layer: exchanges[layer](rows, layer)) if exchanges else None
 
     def _loss(self, drawn: Drawn, comm: Communicator) -> Loss:
-        sample, total, view = drawn.sample, drawn.batch.total, self.worker.view
-        outputs = sample.layers[-1].destinations
-        if sample.targets is not None:
-            index = torch.arange(sample.targets, device=view.labels.device)
-            # What is drawn on a device is for the batch's targets, in their order.
-            nodes = outputs[: sample.targets] if isinstance(outputs, np.ndarray) else drawn.batch.targets
-            own = upload(view.local_row[nodes].astype(np.int64), view.labels.device)
-            labels = view.labels[own]
-        else:
-            found = self._training_labels.gather(outputs, comm=comm)
-            known = found != HIDDEN if found.dim() == 1 else ~found[:, 0].isnan()
-            index = known.nonzero().squeeze(1)
-            labels = found[index]
-        if sample.weights is None:
-            return Loss(index, labels, total)
-        weights = upload(sample.weights, labels.device, self.worker.dtype)
-        return Loss(index, labels, total, weights[index])
+        with comm.clock.phase("fetch"):
+            sample, total, view = drawn.sample, drawn.batch.total, self.worker.view
+            outputs = sample.layers[-1].destinations
+            if sample.targets is not None:
+                index = torch.arange(sample.targets, device=view.labels.device)
+                # What is drawn on a device is for the batch's targets, in their order.
+                nodes = outputs[: sample.targets] if isinstance(outputs, np.ndarray) else drawn.batch.targets
+                own = upload(view.local_row[nodes].astype(np.int64), view.labels.device)
+                labels = view.labels[own]
+            else:
+                found = self._training_labels.gather(outputs, comm=comm)
+                known = found != HIDDEN if found.dim() == 1 else ~found[:, 0].isnan()
+                index = known.nonzero().squeeze(1)
+                labels = found[index]
+            if sample.weights is None:
+                return Loss(index, labels, total)
+            weights = upload(sample.weights, labels.device, self.worker.dtype)
+            return Loss(index, labels, total, weights[index])
 
     @cached_property
     def _training_labels(self) -> RowStore:
