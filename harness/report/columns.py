@@ -10,9 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from harness.metrics import WITHIN, Metric
-from harness.results.frames import is_baseline, trained_s
+from harness.results.frames import trained_s
 from harness.results.projection import shares_cores
-from harness.results.record import Record
+from harness.results.record import Record, is_baseline
 from harness.results.reduce import between_ranks
 
 DERIVED = (

@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from harness.report.palette import Style, variant_styles
-from harness.results.frames import EXTERNAL, is_baseline
-from harness.results.record import Json, Record, of_workload, other_model, own_settings
+from harness.results.frames import EXTERNAL
+from harness.results.record import Json, Record, is_baseline, of_workload, other_model, own_settings
 from harness.results.stats import show_value
 from harness.spec import of_presets
 from harness.suite.schema import FEW

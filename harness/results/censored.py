@@ -34,7 +34,7 @@ from harness.results.contrast import (
     shrunken,
     summed,
 )
-from harness.results.record import Record
+from harness.results.record import Record, is_baseline
 from harness.results.stats import CONFIDENCE, Interval, Values, join_unique, mean
 
 R_MAX = 4.0
@@ -392,8 +392,6 @@ def _batches(record: Record) -> list[str]:
 
 
 def _is_reference(record: Record) -> bool:
-    from harness.results.frames import is_baseline
-
     config, declared = record.config, record.declared
     options, family = config["method"].get("options") or {}, str(declared.get("family"))
     if config.get("plugin") or not is_baseline(declared, options, family):

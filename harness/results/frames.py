@@ -16,7 +16,7 @@ from harness.errors import UserError
 from harness.metrics import METRICS, STAT, Formula, Metric, from_declared, installed
 from harness.results.censored import CONVERGENCE, Curve, equal_settings, held_to_references
 from harness.results.projection import network_label
-from harness.results.record import EDITED, EPOCHS_FILE, FAMILIES, RECORD_FILE, REPEAT, Json, Record, whole_config
+from harness.results.record import EDITED, EPOCHS_FILE, FAMILIES, RECORD_FILE, REPEAT, Record, whole_config
 from harness.results.record_store import EPOCH_COLUMNS, kept_suites, read_epochs, read_records
 from harness.results.tuned import Tuning, kept_tunings
 
@@ -170,13 +170,6 @@ def trained_s(epochs: pd.DataFrame) -> pd.Series[float]:
     rows = epochs.groupby("epoch", sort=True)
     before = rows["precompute_s"].max().fillna(0.0) if "precompute_s" in epochs else 0.0  # not in older records
     return rows["epoch_time_s"].max() + before
-
-
-def is_baseline(declared: Json, options: Mapping[str, Any], family: str) -> bool:
-    """Return whether methods of a family are compared with one that declares this, at these options."""
-    said = declared.get("baseline")
-    same = said is not None and all(options.get(name, value) == value for name, value in said.items())
-    return same and declared.get("family") == family
 
 
 def _get(config: dict[str, Any], section: str, key: str) -> Any:

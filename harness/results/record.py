@@ -315,6 +315,13 @@ def flatten(value: object, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def is_baseline(declared: Json, options: Mapping[str, Any], family: str) -> bool:
+    """Return whether methods of a family are compared with one that declares this, at these options."""
+    said = declared.get("baseline")
+    same = said is not None and all(options.get(name, value) == value for name, value in said.items())
+    return same and declared.get("family") == family
+
+
 def finite(value: Any) -> Any:
     """Return JSON-like `value` with every NaN and infinity replaced by None, numpy scalars by Python's."""
     if isinstance(value, dict):
