@@ -252,6 +252,7 @@ def _alive(trainer: Trainer, epochs: int, values: int) -> list[int]:
     tracemalloc.start()
     for epoch in range(epochs):
         trainer.train_epoch(epoch)
+        trainer.method.synchronize()
         gc.collect()
         storages = [each.untyped_storage() for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
         tensors = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
