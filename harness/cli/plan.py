@@ -91,9 +91,9 @@ def plan(
         _show_elsewhere(planned, records, elsewhere, price)
     for line in _show_partitions(planned):
         typer.echo(f"note: {line}")
-    noted = {(p.trial.seedless, line): p.trial for p in reversed(planned) for line in p.warnings}
-    for (_, line), trial in reversed(noted.items()):  # of all seeds once
-        typer.echo(f"{trial.label.rpartition(' seed=')[0]}: {line}")
+    remarks = [f"{p.trial.label.rpartition(' seed=')[0]}: {line}" for p in planned for line in p.warnings]
+    for line in dict.fromkeys(remarks):  # of all seeds once
+        typer.echo(line)
     for line in warnings([p for p in planned if p.state == "run"], machines if here else None):
         typer.echo(f"note: {line}")
     counts = Counter(p.state for p in planned)

@@ -195,7 +195,8 @@ class TrialConfig(Spec):
         network = "" if self.network is None else f" {self.network.label}"
         train = "".join(f" {key}={_short(getattr(self.train, key))}" for key in self.varied)
         model = self.model.label
-        said = IN_LABEL | ({"options"} if all(str(value) in model for value in self.model.options.values()) else set())
+        plain = self.model.model_copy(update={"options": {}})  # a model's own label may say its options
+        said = IN_LABEL | ({"options"} if plain.label != model else set())
         other = [(where, key) for where, key, _ in self._shared() if where != "model" or key not in said]
         own = "".join(f" {key}={_short(getattr(getattr(self, where), key))}" for where, key in other)
         run = f" study={self.tuning.study}" if self.tuning else ""
