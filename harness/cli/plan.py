@@ -91,8 +91,8 @@ def plan(
         _show_elsewhere(planned, records, elsewhere, price)
     for line in _show_partitions(planned):
         typer.echo(f"note: {line}")
-    remarks = [f"{p.trial.label.rpartition(' seed=')[0]}: {line}" for p in planned for line in p.warnings]
-    for line in dict.fromkeys(remarks):  # of all seeds once
+    warned = [f"{p.trial.label.rpartition(' seed=')[0]}: {line}" for p in planned for line in p.warnings]
+    for line in dict.fromkeys(warned):  # of all seeds once
         typer.echo(line)
     for line in warnings([p for p in planned if p.state == "run"], machines if here else None):
         typer.echo(f"note: {line}")
