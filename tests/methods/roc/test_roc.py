@@ -153,9 +153,11 @@ def test_under_the_least_budget_every_saved_matrix_leaves_once_and_comes_back_on
 def test_an_epoch_moves_and_holds_what_was_planned(model: str, policy: str, alone: OnDisk) -> None:
     """Bytes by the traffic, memory by torch's allocator, which knows no plan.
 
-    In double precision: the workspaces of oneDNN's products, which no operation's result shows, are beside the budget.
+    Left out of the budget is what no operation's result shows: the workspaces of oneDNN's products, hence double
+    precision, and two numbers while the gradient of `gat`'s mean over heads is divided.
     """
     network = CASES[model][0]
+    unseen = {0, 16} if model == "gat" else {0}
     free = traced_of(alone, network, DOUBLE)
     moved = []
     for budget in np.linspace(free.least, free.most, 4).astype(int).tolist():
@@ -165,7 +167,8 @@ def test_an_epoch_moves_and_holds_what_was_planned(model: str, policy: str, alon
         first = trainer.train_epoch(0)
         peak = allocated(lambda trainer=trainer: one_step(trainer))
         planned = method.trace.peak(method.plan.away)
-        assert peak == planned == first["stats"]["arena_peak_bytes"] <= budget
+        assert peak - planned in unseen
+        assert planned == first["stats"]["arena_peak_bytes"] <= budget
         back, away = method.trace.moved(method.plan.away)
         assert first["bytes_swap"] == 2 * NODES * FEATURES * ITEM + back + away
         moved.append(back + away)
