@@ -87,6 +87,7 @@ from .runtime.row_plan import Plan as Plan
 from .runtime.row_plan import RowPlan as RowPlan
 from .runtime.row_plan import fresh as fresh
 from .runtime.row_plan import take as take
+from .runtime.run_config import MAPPED as MAPPED
 from .runtime.run_config import CachePolicy as CachePolicy
 from .runtime.run_config import MiniBatchOptions as MiniBatchOptions
 from .runtime.run_config import NeighbourOptions as NeighbourOptions
@@ -158,3 +159,4 @@ from .sampling.subgraphs import missing_degree_on_device as missing_degree_on_de
 from .sampling.subgraphs import within as within
 from .spec import PartitionSpec as PartitionSpec
 from .spec import Presets as Presets
+from .spec import later as later

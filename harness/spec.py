@@ -8,6 +8,13 @@ from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+RowType = Literal["float32", "float16", "bfloat16"]  # of features in files
+
+
+def later(default: Any, description: str, **limits: Any) -> Any:
+    """Return the field of an option that came later: keys and labels of trials with its default leave it out."""
+    return Field(default, description=description, exclude_if=lambda value: bool(value == default), **limits)
+
 
 class Spec(BaseModel):
     """Base of everything a suite file configures: immutable, unknown keys refused."""
@@ -90,13 +97,10 @@ class PartitionSpec(Spec):
         default_factory=dict, description="the partitioner's own; write `method: {NAME: {option: value}}`"
     )
 
-    memory: ByteSize | None = Field(
-        None,
-        gt=0,
-        exclude_if=lambda size: size is None,
-        description="memory that partitioning may take, e.g. `16GB`, in place of `method`: chooses the first, of "
-        "metis, kaminpar, coarsened and stream, that takes no more",
-    )
+    memory: ByteSize | None = later(
+        None, "memory that partitioning may take, e.g. `16GB`, in place of `method`: chooses the first, of metis, "
+        "kaminpar, coarsened and stream, that takes no more", gt=0,
+    )  # fmt: skip
 
     @model_validator(mode="before")
     @classmethod

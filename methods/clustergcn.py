@@ -26,6 +26,7 @@ from harness.plugin import (
     induce,
     induce_on_device,
     induced,
+    later,
     make_batches,
     upload,
 )
@@ -41,10 +42,8 @@ class ClusterOptions(MiniBatchOptions):
 
     clusters: int = Field(50, ge=1, description="clusters of the whole training graph, of all ranks together")
     per_batch: int = Field(5, ge=1, description="clusters of a rank's step")
-    clustered_by: Literal["metis", "kaminpar", "coarsened", "stream"] = Field(
-        "metis",
-        description="the partitioner that finds clusters; the others take less memory",
-        exclude_if=lambda name: name == "metis",
+    clustered_by: Literal["metis", "kaminpar", "coarsened", "stream"] = later(
+        "metis", "the partitioner that finds clusters; the others take less memory"
     )
 
     @property
@@ -65,15 +64,11 @@ class ClusterOptions(MiniBatchOptions):
 class SubgraphOptions(ClusterOptions):
     """Options of clustered subgraphs."""
 
-    scope: Literal["global", "local"] = Field(
-        "global",
-        description="cluster the whole graph, or each rank its own part, which then exchanges nothing but gradients",
-        exclude_if=lambda scope: scope == "global",
+    scope: Literal["global", "local"] = later(
+        "global", "cluster the whole graph, or each rank its own part, which then exchanges nothing but gradients"
     )
-    degrees: Literal["graph", "batch"] = Field(
-        "graph",
-        description="degrees that aggregations are divided by: the whole graph's, or those within the batch",
-        exclude_if=lambda degrees: degrees == "graph",
+    degrees: Literal["graph", "batch"] = later(
+        "graph", "degrees that aggregations are divided by: the whole graph's, or those within the batch"
     )
 
     @model_validator(mode="after")

@@ -27,6 +27,7 @@ from harness.plugin import (
     batch_seed,
     draw_labor,
     draw_neighbours,
+    later,
     number_columns,
     per_layer,
     upload,
@@ -42,10 +43,8 @@ class CooperativeOptions(NodeBatchOptions):
     fanouts: DrawCounts = Field(
         10, description="neighbours drawn for a node, input layer first, or one number for all; -1: all of them"
     )
-    sampler: Literal["neighbour", "labor"] = Field(
-        "neighbour",
-        description="draw so many neighbours of each node, or so many expected by numbers that all nodes share",
-        exclude_if=lambda sampler: sampler == "neighbour",
+    sampler: Literal["neighbour", "labor"] = later(
+        "neighbour", "draw so many neighbours of each node, or so many expected by numbers that all nodes share"
     )
 
     @property

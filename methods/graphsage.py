@@ -18,6 +18,7 @@ from harness.plugin import (
     Tables,
     Topology,
     View,
+    later,
     per_layer,
     propagation_scales,
     reached,
@@ -37,21 +38,15 @@ class SAGEOptions(NeighbourOptions):
     weights: Literal["uniform", "propagation"] = Field(
         "uniform", description="neighbours alike, or each as likely as its propagation weight is large"
     )
-    scope: Literal["global", "local"] = Field(
-        "global",
-        description="draw from the whole graph, or each rank from its own part, with the degrees within it",
-        exclude_if=lambda scope: scope == "global",
+    scope: Literal["global", "local"] = later(
+        "global", "draw from the whole graph, or each rank from its own part, with the degrees within it"
     )
-    sampler: Literal["neighbour", "labor"] = Field(
-        "neighbour",
-        description="draw so many neighbours of each node, or so many expected by numbers that all nodes share",
-        exclude_if=lambda sampler: sampler == "neighbour",
+    sampler: Literal["neighbour", "labor"] = later(
+        "neighbour", "draw so many neighbours of each node, or so many expected by numbers that all nodes share"
     )
-    importance: int = Field(
-        0, ge=0,
-        description="sampler labor: iterations of its chances (LABOR-i): fewer nodes are read, more edges drawn",
-        exclude_if=lambda iterations: iterations == 0,
-    )  # fmt: skip
+    importance: int = later(
+        0, "sampler labor: iterations of its chances (LABOR-i): fewer nodes are read, more edges drawn", ge=0
+    )
 
     @property
     def stays_in_part(self) -> bool:

@@ -9,7 +9,19 @@ from pydantic import Field
 
 from harness import Bytes, BytesCase, Method, MethodOptions, Step, Worker, torch
 from harness import numpy as np
-from harness.plugin import CSR, Batch, Block, BlockSize, Loss, MemoryCase, ModelSpec, Propagation, node_batches, upload
+from harness.plugin import (
+    CSR,
+    MAPPED,
+    Batch,
+    Block,
+    BlockSize,
+    Loss,
+    MemoryCase,
+    ModelSpec,
+    Propagation,
+    node_batches,
+    upload,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,10 +37,7 @@ class SIGNOptions(MethodOptions):
         "all", description="X, A X, ..., A^K X, each with weights of its own; or A^K X alone and one linear layer: SGC"
     )
     batch_size: int = Field(1024, ge=0, description="training nodes a step and rank; 0: all of the rank")
-    storage: Literal["sharded", "disk"] = Field(
-        "sharded", exclude_if=lambda storage: storage == "sharded", description="features in the memory of their "
-        "owners while powers are computed, or in files that these map"
-    )  # fmt: skip
+    storage: Literal["sharded", "disk"] = MAPPED
 
 
 class SIGN(Method[SIGNOptions]):

@@ -11,7 +11,7 @@ from pydantic import AwareDatetime, BaseModel, ByteSize, ConfigDict, Field, fiel
 
 from harness.models.layer import ModelSpec, Products, Work
 from harness.runtime.codec import CodecName
-from harness.spec import PluginSource, Presets, Spec, of_presets, with_options
+from harness.spec import PluginSource, Presets, RowType, Spec, later, of_presets, with_options
 
 Timing = Literal["plain", "breakdown", "wall", "off"]
 # Timings whose epochs are measured phase by phase, with meters; others are only timed as a whole, or not at all.
@@ -56,6 +56,12 @@ class MethodOptions(Spec):
         ]
 
 
+MAPPED: Any = later(
+    "sharded", "features in the memory of their owners, or in files that these map, of which a CPU's memory holds what "
+    "it has room for"
+)  # fmt: skip
+
+
 class FullGraphOptions(MethodOptions):
     """Options of every full-graph method."""
 
@@ -63,25 +69,14 @@ class FullGraphOptions(MethodOptions):
         False, description="exchange and aggregate the input features once, before the first epoch"
     )
     transform_before_exchange: bool = Field(False, description="exchange H W instead of H where that is fewer bytes")
-    codec: CodecName = Field(
-        "none",
-        description="how rows and gradients are packed for an exchange, see `Codec`; evaluations are not",
-        exclude_if=lambda codec: codec == "none",
+    codec: CodecName = later(
+        "none", "how rows and gradients are packed for an exchange, see `Codec`; evaluations are not"
     )
-    overlap: bool = Field(
-        False,
-        description="sum over inner rows while boundary rows travel: full and bns-gcn, models that do not attend",
-        exclude_if=lambda overlap: not overlap,
+    overlap: bool = later(
+        False, "sum over inner rows while boundary rows travel: full and bns-gcn, models that do not attend"
     )
-    storage: Literal["sharded", "disk"] = Field(
-        "sharded", exclude_if=lambda storage: storage == "sharded", description="features in the memory of their "
-        "owners, or in files that these map, of which a CPU's memory holds what it has room for"
-    )  # fmt: skip
-    feedback: bool = Field(
-        False,
-        description="add what a row lost by the codec to the same row of the next epoch",
-        exclude_if=lambda feedback: not feedback,
-    )
+    storage: Literal["sharded", "disk"] = MAPPED
+    feedback: bool = later(False, "add what a row lost by the codec to the same row of the next epoch")
 
     @model_validator(mode="after")
     def _fed_back_what_is_lost(self) -> Self:
@@ -107,35 +102,27 @@ class MiniBatchOptions(MethodOptions):
     prefetch: int = Field(
         0, ge=0, repr=False, description="batches sampled and fetched ahead of the training; a breakdown wants 0"
     )
-    pool: int = Field(
-        0, ge=0, repr=False, exclude_if=lambda pool: not pool, description="batches drawn at once by as many threads "
-        "as the rank has, whenever none is left, while the training waits; 0: each at its step"
+    pool: int = later(
+        0, "batches drawn at once by as many threads as the rank has, whenever none is left, while the training waits; "
+        "0: each at its step", ge=0, repr=False,
     )  # fmt: skip
     storage: Literal["sharded", "host", "disk"] = Field(
         "sharded", description="features in the memory of their owners, all of them in the host's memory, or in files "
         "of a disk, from which owners read them for each batch"
     )  # fmt: skip
-    on_disk: Literal["float32", "float16", "bfloat16"] = Field(
-        "float32", exclude_if=lambda dtype: dtype == "float32", description="what features are rounded to in the files "
-        "of storage 'disk'"
-    )  # fmt: skip
+    on_disk: RowType = later("float32", "what features are rounded to in the files of storage 'disk'")
     cache: BatchCache = Field(
-        "none",
-        description="which remote nodes' input features a rank keeps (storage 'host': which nodes' its device does; "
-        "'disk': remote and own ones that memory does): "
-        "those of highest degree, those that most batches of an epoch drawn beforehand read, or those of the highest "
-        "chance to be read ('vip')",
-    )
+        "none", description="which remote nodes' input features a rank keeps (storage 'host': which nodes' its device "
+        "does; 'disk': remote and own ones that memory does): those of highest degree, those that most batches of an "
+        "epoch drawn beforehand read, or those of the highest chance to be read ('vip')"
+    )  # fmt: skip
     capacity: float = Field(
         0.3, ge=0, le=1, repr=False, description="nodes that are cached, as a share of the training graph's"
     )
     feature_rate: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="share of the dimensions of remote rows (storage 'host': of all rows) that travel, "
-        "random ones each step; the others are read as 0",
-    )
+        1.0, gt=0, le=1, description="share of the dimensions of remote rows (storage 'host': of all rows) that "
+        "travel, random ones each step; the others are read as 0"
+    )  # fmt: skip
     feature_loss: float = Field(
         0.0, ge=0, lt=1, description="chance that an input value, a local one too, is read as 0 in a step"
     )
@@ -186,12 +173,10 @@ class NeighbourOptions(NodeBatchOptions):
     Those of a batch's targets, the first, are the rank's `own`.
     """
 
-    topology: Literal["shared", "owner"] = Field(
-        "shared",
-        description="where neighbours of remote nodes come from: a map of the whole graph, which every rank reads, or "
-        "their owners, which are asked layer by layer",
-        exclude_if=lambda topology: topology == "shared",
-    )
+    topology: Literal["shared", "owner"] = later(
+        "shared", "where neighbours of remote nodes come from: a map of the whole graph, which every rank reads, or "
+        "their owners, which are asked layer by layer"
+    )  # fmt: skip
 
     @property
     def asks_owners(self) -> bool:
@@ -231,8 +216,7 @@ class TrainSpec(Spec):
         None, gt=0, description="stop after the epoch in which the slowest rank has trained for so many seconds"
     )
     precision: Literal["float32", "float64", "bf16"] = Field(
-        "float32",
-        description="of features, weights, messages; bf16: float32, but for the operands of training's dense products",
+        "float32", description="of features, weights, messages; bf16: float32, but for the operands of training's dense products"
     )
     inductive: bool | None = Field(None, description="train on the training subgraph only; default: the data set's")
     cores: int | None = Field(
@@ -250,32 +234,23 @@ class TrainSpec(Spec):
     pos_weight: float = Field(
         1.0, gt=0, description="multi-label only: factor of the positive term of binary cross-entropy"
     )
-    evaluation_mib: float = Field(
-        EVALUATION_MIB,
-        gt=0,
-        exclude_if=lambda mib: bool(mib == EVALUATION_MIB),
-        description="MiB of boundary rows that a rank receives at once in exact evaluations and in `precompute`",
+    evaluation_mib: float = later(
+        EVALUATION_MIB, "MiB of boundary rows received at once in exact evaluations and in `precompute`", gt=0
     )
-    eval_memory: ByteSize | None = Field(
-        None,
-        gt=0,
-        exclude_if=lambda size: size is None,
-        description="memory that a rank's exact evaluation takes at most, e.g. `2GiB`: it then goes through the nodes "
-        "chunk by chunk, and rows of layers wait in files; `precompute` and `sign` aggregate some columns of the "
-        "features at a time; default: all of a rank's nodes at once",
-    )
-    cuda_graphs: bool = Field(
-        False,
-        exclude_if=lambda captured: not captured,
-        description="device cuda, one part, timing wall or off, a method whose steps recur (full): forward and "
-        "backward pass are captured once and replayed; not measured",
-    )
+    eval_memory: ByteSize | None = later(
+        None, "memory that a rank's exact evaluation takes at most, e.g. `2GiB`: it then goes through the nodes chunk "
+        "by chunk, and rows of layers wait in files; `precompute` and `sign` aggregate some columns of the features at "
+        "a time; default: all of a rank's nodes at once", gt=0,
+    )  # fmt: skip
+    cuda_graphs: bool = later(
+        False, "device cuda, one part, timing wall or off, a method whose steps recur (full): forward and backward "
+        "pass are captured once and replayed; not measured"
+    )  # fmt: skip
     sampled_eval: bool = Field(False, description="mini-batch methods only: also score by the method's own sampler")
     checkpoint: str = Field(
-        CHECKPOINT,
-        description="how often a trial's state is kept, so that it goes on from there if it is cut off: `10 min`, "
-        "`50 epochs`, or `off`",
-    )
+        CHECKPOINT, description="how often a trial's state is kept, so that it goes on from there if it is cut off: "
+        "`10 min`, `50 epochs`, or `off`"
+    )  # fmt: skip
 
     @field_validator("checkpoint", mode="before")
     @classmethod

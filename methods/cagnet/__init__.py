@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Metric, Step, Worker, torch
 from harness import numpy as np
-from harness.plugin import BlockSize, BoundarySampler, Loss, MemoryCase, PartSize, sample_boundary, upload
+from harness.plugin import BlockSize, BoundarySampler, Loss, MemoryCase, PartSize, later, sample_boundary, upload
 
 from .broadcast import BroadcastBlock, History, Label, Mesh, Sent, rank_groups
 
@@ -30,15 +30,10 @@ class CAGNETOptions(FullGraphOptions):
     sampler: BoundarySampler = Field(
         "bernoulli", description="each such row with probability p, or exactly round(p n) of each owner's n"
     )
-    drift: float = Field(
-        0.0, ge=0,
-        description="relative change of its rows up to which a rank does not broadcast them again (SANCUS); 0: it does",
-        exclude_if=lambda drift: drift == 0,
-    )  # fmt: skip
-    staleness: int = Field(
-        STALENESS, ge=1, description="with `drift`, broadcasts of a layer that a rank skips in a row, at most",
-        exclude_if=lambda staleness: staleness == STALENESS,
-    )  # fmt: skip
+    drift: float = later(
+        0.0, "relative change of its rows up to which a rank does not broadcast them again (SANCUS); 0: it does", ge=0
+    )
+    staleness: int = later(STALENESS, "with `drift`, broadcasts of a layer that a rank skips in a row, at most", ge=1)
 
     @model_validator(mode="after")
     def _skips_whole_blocks(self) -> Self:

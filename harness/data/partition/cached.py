@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from harness.caches import cache_root
 from harness.data.graph import GraphData
@@ -33,12 +33,11 @@ from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.errors import DataError, UserError, writing
 from harness.files import RECORD, read_text, write_whole
-from harness.spec import PartitionSpec, PluginSource
+from harness.spec import PartitionSpec, PluginSource, RowType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-RowType = Literal["float32", "float16", "bfloat16"]
 FORMAT = 3  # part of the key: raise it when a view's files change
 HASHED = ("indptr.npy", "indices.npy", "train_mask.npy", "weights.npy")  # all that a partition depends on
 HASH_FILE = "topology-hash.json"
