@@ -143,7 +143,7 @@ class SIGN(Method[SIGNOptions]):
 class _Propagated(Block):
     """Rows without edges, for which every hop was computed before: of A^K X alone the model is given no other power."""
 
-    def aggregate(self, h: Any, propagation: Propagation, of: Any = None) -> Tensor:
+    def aggregate(self, h: Any, propagation: Propagation, of: Any = None, *, rounded: bool = False) -> Tensor:
         """Return `h`."""
         return h  # type: ignore[no-any-return]
 

@@ -198,14 +198,18 @@ class Block:
         """Return A^T x [num_src, width] of the destination rows `x`, without scalings."""
         return self.engine.multiply(self.transposed, x)
 
-    def aggregate(self, h: Tensor | Arriving, propagation: Propagation, of: Transform | None = None) -> Tensor:
+    def aggregate(
+        self, h: Tensor | Arriving, propagation: Propagation, of: Transform | None = None, *, rounded: bool = False
+    ) -> Tensor:
         """Return the propagated rows [num_dst, width] of `h` [num_src, width]; of other rows, a ValueError.
 
-        `of`: makes of any rows of `h` those that are propagated. Only a `HalvedBlock` takes rows that are arriving.
+        `of`: makes of any rows of `h` those that are propagated. `rounded`: sums, in both passes, are of rows in
+        bfloat16, but for those of a block that communicates. Only a `HalvedBlock` takes rows that are arriving.
         """
         assert not isinstance(h, Arriving)
         self._check(h)
-        result: Tensor = _Propagate.apply(h if of is None else of(h), self, propagation)
+        rows = h if of is None else of(h)
+        result: Tensor = _Propagate.apply(rows, self, propagation, rounded and not self.communicates)
         return result
 
     def attend(self, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -289,15 +293,17 @@ class HalvedBlock(Block):
         """See `Block`."""
         return sum(half.entries for half in self.halves)
 
-    def aggregate(self, h: Tensor | Arriving, propagation: Propagation, of: Transform | None = None) -> Tensor:
+    def aggregate(
+        self, h: Tensor | Arriving, propagation: Propagation, of: Transform | None = None, *, rounded: bool = False
+    ) -> Tensor:
         """See `Block.aggregate`."""
         inner, boundary = self.halves
         if not isinstance(h, Arriving):
             self._check(h)
             rows = h
             h = Arriving(rows[: inner.num_src], lambda: rows[inner.num_src :])
-        total = inner.aggregate(h.own, propagation, of)
-        return total.add_(boundary.aggregate(h.rest(), propagation, of))
+        total = inner.aggregate(h.own, propagation, of, rounded=rounded)
+        return total.add_(boundary.aggregate(h.rest(), propagation, of, rounded=rounded))
 
 
 def own_rows(blocks: Sequence[Block], h: Tensor) -> Tensor:
@@ -311,24 +317,24 @@ def own_rows(blocks: Sequence[Block], h: Tensor) -> Tensor:
 
 class _Propagate(Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, h: Tensor, block: Block, propagation: Propagation) -> Tensor:
+    def forward(ctx: FunctionCtx, h: Tensor, block: Block, propagation: Propagation, rounded: bool) -> Tensor:
         left, right, own = block.scales(propagation)
-        out = block.multiply(h if right is None else h * right)
+        out = block.multiply(_scaled(h, right, rounded))
         out.mul_(left)
         if own is not None:
             if block.own is None:
                 out.addcmul_(own, h[: block.num_dst])
             else:
                 out.index_add_(0, block.own.at, own * h[block.own.rows])
-        ctx.block, ctx.propagation = block, propagation  # type: ignore[attr-defined]
+        ctx.block, ctx.propagation, ctx.rounded = block, propagation, rounded  # type: ignore[attr-defined]
         return out
 
     @staticmethod
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
-        block, propagation = ctx.block, ctx.propagation  # type: ignore[attr-defined]
-        left, right, own = block.scales(propagation)
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        block = ctx.block
+        left, right, own = block.scales(ctx.propagation)
         (grad,) = grads
-        result = block.multiply_transposed(grad * left)
+        result = block.multiply_transposed(_scaled(grad, left, ctx.rounded))
         if right is not None:
             result.mul_(right)
         if own is not None:
@@ -336,7 +342,15 @@ class _Propagate(Function):
                 result[: block.num_dst].addcmul_(own, grad)
             else:
                 result.index_add_(0, block.own.rows, own * grad[block.own.at])
-        return result, None, None
+        return result, None, None, None
+
+
+def _scaled(rows: Tensor, scale: Tensor | None, rounded: bool) -> Tensor:
+    """Return rows [n, width] times `scale` [n, 1], if there is one; `rounded` to bfloat16."""
+    if not rounded:
+        return rows if scale is None else rows * scale
+    out = torch.empty_like(rows, dtype=torch.bfloat16)
+    return out.copy_(rows) if scale is None else torch.mul(rows, scale, out=out)
 
 
 class _Attend(Function):

@@ -78,33 +78,45 @@ def _int64(value: int) -> Any:
     return ir.IntType(64)(value)
 
 
+def _moved(builder: Any, place: Any, offset: Any, kind: Any = None) -> Any:
+    """Return the place so many bytes on, of a value of `kind`."""
+    found = builder.gep(builder.bitcast(place, ir.IntType(8).as_pointer()), [offset])
+    return found if kind is None else builder.bitcast(found, kind.as_pointer())
+
+
+def _read(builder: Any, place: Any, offset: Any, vector: Any, given: int, itemsize: int) -> Any:
+    """Return the vector that is read there, of elements of `given` bytes; half of an item's are bfloat16."""
+    if given == itemsize:
+        return builder.load(_moved(builder, place, offset, vector), align=itemsize)
+    short, wide = (ir.VectorType(ir.IntType(bits), vector.count) for bits in (16, 32))
+    upper = builder.zext(builder.load(_moved(builder, place, offset, short), align=given), wide)
+    return builder.bitcast(builder.shl(upper, ir.Constant(wide, [16] * vector.count)), vector)
+
+
 def _write_sum(
-    builder: Any, vector: Any, count: int, itemsize: int, x: Any, out: Any, indices: Any, weights: Any | None,
-    start: Any, stop: Any, row: Any, first: Any, last: Any,
+    builder: Any, vector: Any, count: int, itemsize: int, given: int, x: Any, out: Any, indices: Any,
+    weights: Any | None, start: Any, stop: Any, row: Any, first: Any, last: Any,
 ) -> None:  # fmt: skip
     """Write with `builder` the code that sums one row's entries in `count` vectors of a kind, and stores the sums.
 
-    Values are LLVM's; `x` and what follows it as `_sum_row` has them.
+    Values are LLVM's; `x` and what follows it as `_sum_row` has them. `itemsize`, `given`: bytes of an element of
+    `out` and of `x`.
     """
 
-    def move(place: Any, offset: Any) -> Any:
-        return builder.gep(builder.bitcast(place, ir.IntType(8).as_pointer()), [offset])
-
-    def at(place: Any, offset: Any) -> Any:
-        return builder.bitcast(move(place, offset), vector.as_pointer())
-
-    def row_at(base: Any, matrix: Any, row: Any) -> Any:
-        return move(base, builder.mul(row, builder.extract_value(matrix.strides, 0)))
+    def row_at(matrix: Any, size: int, row: Any) -> Any:
+        begin = _moved(builder, matrix.data, builder.mul(first, _int64(size)))
+        return _moved(builder, begin, builder.mul(row, builder.extract_value(matrix.strides, 0)))
 
     def source_of(entry: Any) -> Any:
         column = builder.sext(builder.load(builder.gep(indices.data, [entry])), ir.IntType(64))
-        return row_at(source, x, column)
+        return row_at(x, given, column)
 
-    aligned = [_int64(vector.count * itemsize * k) for k in range(count)]
-    # The last vector ends where the columns do, so that nothing beyond is read: it overlaps the one before.
-    offsets = [*aligned[:-1], builder.mul(builder.sub(last, first), _int64(itemsize))]
-    begin = builder.mul(first, _int64(itemsize))
-    source, target = move(x.data, begin), move(out.data, begin)
+    def offsets(size: int) -> list[Any]:
+        # The last vector ends where the columns do, so that nothing beyond is read: it overlaps the one before.
+        aligned = [_int64(vector.count * size * k) for k in range(count - 1)]
+        return [*aligned, builder.mul(builder.sub(last, first), _int64(size))]
+
+    places = offsets(given)
     # Memory by its form only: LLVM keeps it in registers.
     sums = [cgutils.alloca_once(builder, vector) for _ in range(count)]
     for total in sums:
@@ -114,8 +126,8 @@ def _write_sum(
         # Past this row's end too: a row is often shorter than the wait for memory. Never past the array's.
         ahead = builder.add(loop.index, _int64(_AHEAD))
         awaited = source_of(builder.select(builder.icmp_signed("<", ahead, final), ahead, final))
-        for offset in aligned:
-            write_prefetch(builder, move(awaited, offset))
+        for line in range(0, vector.count * given * count, LINE):
+            write_prefetch(builder, _moved(builder, awaited, _int64(line)))
         place = source_of(loop.index)
         weight = multiply_add = None
         if weights is not None:
@@ -126,13 +138,13 @@ def _write_sum(
             name = f"llvm.fmuladd.v{vector.count}f{8 * itemsize}"
             kind = ir.FunctionType(vector, [vector] * 3)
             multiply_add = cgutils.get_or_insert_function(builder.module, kind, name)
-        for offset, total in zip(offsets, sums, strict=True):
-            value, before = builder.load(at(place, offset), align=itemsize), builder.load(total)
+        for offset, total in zip(places, sums, strict=True):
+            value, before = _read(builder, place, offset, vector, given, itemsize), builder.load(total)
             after = builder.call(multiply_add, [weight, value, before]) if weight else builder.fadd(before, value)
             builder.store(after, total)
-    target = row_at(target, out, row)
-    for total, offset in zip(sums, offsets, strict=True):
-        builder.store(builder.load(total), at(target, offset), align=itemsize)
+    target = row_at(out, itemsize, row)
+    for total, offset in zip(sums, offsets(itemsize), strict=True):
+        builder.store(builder.load(total), _moved(builder, target, offset, vector), align=itemsize)
 
 
 def _sum_row_of(_typing, x, out, indices, weights, start, stop, row, first, last, lanes, count):  # type: ignore[no-untyped-def]
@@ -148,7 +160,8 @@ def _sum_row_of(_typing, x, out, indices, weights, start, stop, row, first, last
             for kind, value in zip(signature.args[:4], arguments[:4], strict=True)
         ]
         *places, lanes, count = arguments[4:]
-        element, full = context.get_data_type(x.dtype), 8 * LINE // x.dtype.bitwidth
+        itemsize, given = (rows.dtype.bitwidth // 8 for rows in (out, x))
+        element, full = context.get_data_type(out.dtype), LINE // itemsize
         stored = builder.append_basic_block("stored")
         choice = builder.switch(builder.add(builder.mul(lanes, _int64(2 * MOST)), count), stored)
         # A case for each number of vectors: only with a constant one do the sums stay in registers.
@@ -157,7 +170,7 @@ def _sum_row_of(_typing, x, out, indices, weights, start, stop, row, first, last
                 case = builder.append_basic_block(f"lanes{size}vectors{number}")
                 choice.add_case(_int64(2 * MOST * size + number), case)
                 builder.position_at_end(case)
-                _write_sum(builder, ir.VectorType(element, size), number, x.dtype.bitwidth // 8, *arrays, *places)
+                _write_sum(builder, ir.VectorType(element, size), number, itemsize, given, *arrays, *places)
                 builder.branch(stored)
         builder.position_at_end(stored)
         return context.get_dummy_value()
@@ -169,39 +182,31 @@ _sum_row: Any = intrinsic(_sum_row_of)
 
 
 @numba.njit(cache=True, nogil=True)
-def multiply_rows(start, stop, indptr, indices, weights, x, out, slab, held):  # type: ignore[no-untyped-def]
-    """Write rows `start` <= r < `stop` of the product of a CSR and `x` to `out`, slab by slab of columns.
+def multiply_rows(start, stop, indptr, indices, weights, x, out, held):  # type: ignore[no-untyped-def]
+    """Write rows `start` <= r < `stop` of the product of a CSR and `x` to `out`, by slabs of columns (Zeng et al.).
 
-    An element is the sum in the order of its row's entries, whatever the rows, slabs and registers are. `indptr`,
-    `indices`, `weights`: int64 [rows + 1], int32 [nnz], and [nnz] of the dtype of `x`, or None for ones; `x`, `out`:
-    float32 or float64 [cols, width] and [rows, width], columns side by side; `slab`, `held`: vectors of `LINE` bytes
-    that a slab has at most, and that registers hold (1 to `MOST`); a slab of more takes several passes over a row.
+    An element is the sum in the order of its row's entries, whatever the rows and slabs are. `indptr`, `indices`,
+    `weights`: int64 [rows + 1], int32 [nnz], and [nnz] of the dtype of `out`, or None for ones; `x`, `out`: float32
+    or float64 [cols, width] and [rows, width], columns side by side, or `x` int16, the bits of bfloat16, and `out`
+    float32; `held`: vectors of `LINE` bytes, 1 to `MOST`, that registers hold the sums of: the most that a slab has.
     """
-    width, lanes = x.shape[1], LINE // x.itemsize
+    width, lanes = x.shape[1], LINE // out.itemsize
     # A matrix narrower than a cache line has shorter vectors, or its last one would begin before the row.
     while lanes > max(width, 1):
         lanes //= 2
     vectors = (width + lanes - 1) // lanes
-    slabs, first = (vectors + slab - 1) // slab, 0
+    slabs, first = (vectors + held - 1) // held, 0
     for part in range(1, slabs + 1):
         end = vectors * part // slabs
-        passes = (end - first + held - 1) // held
-        step = (end - first + passes - 1) // passes  # about the same for all passes
+        last = min((end - 1) * lanes, width - lanes)
         for r in range(start, stop):
-            at = first
-            while at < end:
-                count = min(step, end - at)
-                last = min((at + count - 1) * lanes, width - lanes)
-                _sum_row(x, out, indices, weights, indptr[r], indptr[r + 1], r, at * lanes, last, lanes, count)
-                at += step
+            _sum_row(x, out, indices, weights, indptr[r], indptr[r + 1], r, first * lanes, last, lanes, end - first)
         first = end
-
-
-SLAB = 1024  # bytes of a row
 
 
 def multiply_by_torch(matrix: CSR, x: Tensor) -> Tensor:
     """See `Engine`: torch's sparse CSR product, for every device and dtype; columns may be in any order."""
+    x = x.float() if x.dtype == torch.bfloat16 else x
     key = ("torch", x.dtype)
     if key not in matrix.handles:
         values = matrix.values
@@ -232,7 +237,7 @@ def _held_ones(device: torch.device, dtype: torch.dtype) -> list[Tensor]:
 def multiply_by_triton(matrix: CSR, x: Tensor) -> Tensor:
     """See `Engine`: row sums by kernels that triton compiles, for GPUs, weighted or not, without a copy of the matrix.
 
-    Rows of bfloat16 are summed in float32. ValueError if there are more rows than a GPU's grid has programs.
+    ValueError if there are more rows than a GPU's grid has programs.
     """
     from harness.graph import triton_kernels  # triton need not be there
 
@@ -252,7 +257,7 @@ def multiply_by_dgl(matrix: CSR, x: Tensor) -> Tensor:
             num_src_nodes=matrix.num_cols,
             num_dst_nodes=matrix.num_rows,
         )
-    graph, values = matrix.handles["dgl"], matrix.values
+    graph, values, x = matrix.handles["dgl"], matrix.values, x.float() if x.dtype == torch.bfloat16 else x
     product: Tensor = (
         dgl.ops.copy_u_sum(graph, x)
         if values is None
@@ -261,19 +266,18 @@ def multiply_by_dgl(matrix: CSR, x: Tensor) -> Tensor:
     return product
 
 
-def multiply_by_numba(matrix: CSR, x: Tensor, slab: int | None = SLAB) -> Tensor:
+def multiply_by_numba(matrix: CSR, x: Tensor) -> Tensor:
     """See `Engine`: row sums in registers, by kernels that numba compiles, for every CPU, weighted or not.
 
-    Columns are worked on in slabs (Algorithm 7 of Zeng et al., JPDC 2021). Slabs that would stay in a core's cache
-    are too narrow to pay; `SLAB` is what 16 registers of AVX-512 hold. Sums do not depend on the number of threads.
-    `slab`: bytes of a slab's row, a multiple of a cache line's 64; None: whole rows.
+    Sums do not depend on the number of threads.
     """
-    out = torch.empty((matrix.num_rows, x.shape[1]), dtype=x.dtype)
-    bounds = row_chunks(matrix)
-    weights = None if matrix.values is None else matrix.values.to(x.dtype).numpy()
-    operands = matrix.indptr.numpy(), matrix.indices.numpy(), weights, x.contiguous().numpy(), out.numpy()
-    vectors, held = max(1, x.shape[1]) if slab is None else slab // LINE, held_vectors()
-    run_chunks(lambda part: multiply_rows(bounds[part], bounds[part + 1], *operands, vectors, held), bounds.size - 1)
+    rounded = x.dtype == torch.bfloat16
+    out = torch.empty((matrix.num_rows, x.shape[1]), dtype=torch.float32 if rounded else x.dtype)
+    bounds, x = row_chunks(matrix), x.contiguous()
+    weights = None if matrix.values is None else matrix.values.to(out.dtype).numpy()
+    rows = (x.view(torch.int16) if rounded else x).numpy()
+    operands = matrix.indptr.numpy(), matrix.indices.numpy(), weights, rows, out.numpy(), held_vectors()
+    run_chunks(lambda part: multiply_rows(bounds[part], bounds[part + 1], *operands), bounds.size - 1)
     return out
 
 
@@ -286,7 +290,8 @@ class Engine(NamedTuple):
     """What multiplies a CSR [rows, cols] with a dense matrix [cols, width]."""
 
     name: str
-    multiply: Callable[[CSR, Tensor], Tensor]  # returns matrix @ x, [rows, width], dtype and device of `x`
+    # Returns matrix @ x, [rows, width], dtype and device of `x`; rows of bfloat16 are summed, and returned, in float32.
+    multiply: Callable[[CSR, Tensor], Tensor]
 
 
 ENGINES = {

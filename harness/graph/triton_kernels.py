@@ -56,11 +56,12 @@ def pieces_of(matrix: CSR) -> tuple[int, Tensor]:
 def multiply(matrix: CSR, x: Tensor) -> Tensor:
     """Return matrix @ x; ValueError if there are more rows or columns than a grid has programs."""
     x = x.contiguous()
-    out = x.new_empty((matrix.num_rows, x.shape[1]))
+    summed = torch.float64 if x.dtype == torch.float64 else torch.float32
+    out = x.new_empty((matrix.num_rows, x.shape[1]), dtype=summed)
     if out.numel() == 0:
         return out
     (most, before), (entries, columns, across) = pieces_of(matrix), _tile(x.shape[1])
-    scratch = x.new_empty((2 * most, x.shape[1]), dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+    scratch = x.new_empty((2 * most, x.shape[1]), dtype=summed)
     weights = x if matrix.values is None else matrix.values.contiguous()
     _multiply[(matrix.num_rows + most, across)](
         matrix.indptr, matrix.indices, weights, x, out, scratch, before,

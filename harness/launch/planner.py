@@ -431,7 +431,10 @@ def compute_s(trial: TrialConfig, info: DatasetInfo, rates: Rates | None) -> tup
     given = {key: bool(trial.method.options.get(name)) for key, name in _AS_WORK.items()}
     works = model.work([BlockSize(info.nodes, info.nodes, info.edges)] * model.depth, **given)
     busy = min(trial.partition.parts * threads_of(trial), cores())
-    low, high = (sum(rates.seconds(work, cached=cached) for work in works) / busy for cached in (True, False))
+    rounded = trial.train.precision == "bf16"
+    low, high = (
+        sum(rates.seconds(w, cached=cached, rounded=rounded) for w in works) / busy for cached in (True, False)
+    )
     return low, high
 
 

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from harness.deferred import torch
 from harness.errors import UserError
-from harness.graph.block import Arriving, Block, Propagation
+from harness.graph.block import Arriving, Block, Propagation, Transform
 from harness.models.functional import Linear
 from harness.registry import Registered, Registry
 from harness.spec import Spec, with_options
@@ -107,16 +107,16 @@ class Work:
 
     Attributes:
         flops: operations of dense products.
-        rows: of each product with a sparse matrix the values of a row, its entries (a row is read for each), and how
-            many rows are read at least once.
+        rows: of each product with a sparse matrix the values of a row, its entries (a row is read for each), how many
+            rows are read at least once, and whether they are in bfloat16 where products are of rounded operands.
     """
 
     flops: float = 0.0
-    rows: list[tuple[int, int, int]] = field(default_factory=list)
+    rows: list[tuple[int, int, int, bool]] = field(default_factory=list)
 
-    def read(self, width: int, entries: int, distinct: int) -> None:
+    def read(self, width: int, entries: int, distinct: int, *, rounds: bool = False) -> None:
         """Add a product with a sparse matrix of so many `entries`, of `distinct` rows at most."""
-        self.rows.append((width, entries, min(entries, distinct)))
+        self.rows.append((width, entries, min(entries, distinct), rounds))
 
 
 @dataclass(frozen=True)
@@ -276,14 +276,18 @@ class GraphLayer(Registered, Module):
         `forward`.
         """
         if transform_first:
-            return block.aggregate(fetch(self.linear(h, self.weight)), self.propagation)
+            return self.aggregate(block, fetch(self.linear(h, self.weight)))
         source = fetch(h)
         own = source.own if isinstance(source, Arriving) else source
         weights, inputs = (torch.is_grad_enabled() and x.requires_grad for x in (self.weight, own))
         sizes = block.entries, block.num_dst, block.num_src
         if not block.communicates and self.transforms_first(*sizes, weights=weights, inputs=inputs):
-            return block.aggregate(source, self.propagation, lambda rows: self.linear(rows, self.weight))
-        return self.linear(block.aggregate(source, self.propagation), self.weight)
+            return self.aggregate(block, source, lambda rows: self.linear(rows, self.weight))
+        return self.linear(self.aggregate(block, source), self.weight)
+
+    def aggregate(self, block: Block, h: Tensor | Arriving, of: Transform | None = None) -> Tensor:
+        """Return the layer's propagation of rows, as `Block.aggregate` does, of rounded ones where products are."""
+        return block.aggregate(h, self.propagation, of, rounded=self.linear.rounded)
 
     def transforms_first(self, entries: int, num_dst: int, num_src: int, *, weights: bool, inputs: bool) -> bool:
         """Return whether to compute A (H W), not (A H) W: as `products` says, or as is cheaper.
@@ -315,9 +319,9 @@ class GraphLayer(Registered, Module):
         forward.flops, backward.flops = forward.flops + flops, backward.flops + gradients * flops
         width = self.transformed if early else self.inputs
         for each in case.blocks[case.aggregated :]:
-            forward.read(width, each.edges, each.src)
+            forward.read(width, each.edges, each.src, rounds=not case.communicates)
             if early or not case.first:
-                backward.read(width, each.edges, each.dst)
+                backward.read(width, each.edges, each.dst, rounds=not case.communicates)
 
     def training_values(self, case: LayerCase) -> LayerValues:
         """Return what the layer has in memory in a step; `propagate` is what this follows.

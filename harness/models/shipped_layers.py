@@ -273,7 +273,7 @@ class MixHopLayer(GraphLayer):
             if 0 < power <= len(given):
                 t = given[power - 1].contiguous()
             elif power:
-                t = blocks[power - 1].aggregate(fetch(t, power - 1), self.propagation)
+                t = self.aggregate(blocks[power - 1], fetch(t, power - 1))
             if (number := power - self.first) < 0:
                 continue
             found: Tensor = self.linear(own_rows(blocks[power:], t), weights[number], biases[number])

@@ -216,7 +216,7 @@ class TrainSpec(Spec):
         None, gt=0, description="stop after the epoch in which the slowest rank has trained for so many seconds"
     )
     precision: Literal["float32", "float64", "bf16"] = Field(
-        "float32", description="of features, weights, messages; bf16: float32, but for the operands of training's dense products"
+        "float32", description="of features, weights, messages; bf16: float32, but for operands of training's products"
     )
     inductive: bool | None = Field(None, description="train on the training subgraph only; default: the data set's")
     cores: int | None = Field(
@@ -339,7 +339,7 @@ class Rates(BaseModel):
     ranks: int
     measured: dict[str, float]  # bytes or operations a second, and `latency_s` of an exchange; see `machine_rates`
 
-    def gather(self, width: int, kind: str) -> float:
+    def gather(self, width: float, kind: str) -> float:
         """Return the bytes a second of summed rows of `width` float32 values: "gather" from memory, or "cached".
 
         Between measured widths it is a line in logarithms.
@@ -355,10 +355,12 @@ class Rates(BaseModel):
         """Return what one thread takes for `work` at these rates.
 
         Rows are read from a core's cache, but those of a matrix beyond `LARGEST_CACHE` from memory the first time; or
-        where they are not `cached`, always. `rounded`: products are of operands rounded to bfloat16.
+        where they are not `cached`, always. `rounded`: products and sums are of operands rounded to bfloat16; rows
+        of half the bytes are read at the rate of float32 rows of as many bytes.
         """
         total = work.flops / self.measured["product bfloat16" if rounded else "product float32"]
-        for width, entries, distinct in work.rows:
+        for values, entries, distinct, rounds in work.rows:
+            width = values / 2 if rounded and rounds else values
             first = distinct if 4 * width * distinct > LARGEST_CACHE else 0
             again = entries - first if cached else 0
             rows = again / self.gather(width, "cached") + (entries - again) / self.gather(width, "gather")

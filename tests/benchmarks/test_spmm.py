@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from harness.graph.csr import CSR
 from harness.graph.spmm import (
     ENGINES,
     LINE,
-    SLAB,
+    MOST,
     choose_engine,
     engine_problem,
     held_vectors,
@@ -162,7 +163,7 @@ def test_engines(benchmark: Any, case: str, threads: int) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_slabs(benchmark: Any, threads: int) -> None:
-    """Slabs of several widths beside whole rows, and columns rather than rows for each thread."""
+    """Slabs of several widths, and columns rather than rows for each thread."""
     matrix = subgraph()
 
     def table() -> Iterator[str]:
@@ -170,8 +171,7 @@ def test_slabs(benchmark: Any, threads: int) -> None:
         for width in WIDTHS:
             x = torch.rand(matrix.num_cols, width)
             works: dict[str, Work] = {
-                str(slab or "whole rows"): partial(multiply_by_numba, matrix, x, slab)
-                for slab in (None, 128, 256, 512, SLAB, 2 * SLAB)
+                str(held * LINE): partial(multiply_in_slabs, matrix, x, held) for held in (2, 4, 8, MOST)
             }
             if threads > 1:
                 works["by columns"] = partial(by_columns, matrix, x, threads)
@@ -180,6 +180,11 @@ def test_slabs(benchmark: Any, threads: int) -> None:
 
     with threads_of(threads):
         benchmark.pedantic(lambda: print(*table(), sep="\n"), rounds=1)
+
+
+def multiply_in_slabs(matrix: CSR, x: torch.Tensor, held: int) -> torch.Tensor:
+    with mock.patch("harness.graph.spmm.held_vectors", lambda: held):
+        return multiply_by_numba(matrix, x)
 
 
 def by_columns(matrix: CSR, x: torch.Tensor, threads: int) -> torch.Tensor:
@@ -192,7 +197,7 @@ def by_columns(matrix: CSR, x: torch.Tensor, threads: int) -> torch.Tensor:
     def part(number: int) -> None:
         columns = slice(bounds[number], bounds[number + 1])
         dense = x.numpy()[:, columns], out.numpy()[:, columns]
-        multiply_rows(0, matrix.num_rows, *structure, *dense, SLAB // LINE, held_vectors())
+        multiply_rows(0, matrix.num_rows, *structure, *dense, held_vectors())
 
     run_chunks(part, threads)
     return out

@@ -43,6 +43,28 @@ def test_aggregation_and_its_gradient_equal_the_dense_matrix(
     torch.testing.assert_close(gradient, matrix.T @ direction)
 
 
+@pytest.mark.parametrize(("norm", "model"), [(MEAN, "sage"), (SYMMETRIC, "gcn")])
+def test_rounded_sums_are_of_scaled_rows_in_bfloat16_and_own_rows_are_not_rounded(
+    norm: Propagation, model: str
+) -> None:
+    whole = block(30)
+    whole.degree = whole.degree.float()
+    h, direction = torch.randn(30, 5, requires_grad=True), torch.randn(30, 5)
+    out = whole.aggregate(h, norm, rounded=True)
+    (gradient,) = torch.autograd.grad(out, h, direction)
+    degree = torch.from_numpy(DENSE.sum(1)).unsqueeze(1)
+    edges, symmetric = torch.from_numpy(DENSE), model == "gcn"
+    left = (degree + 1).rsqrt() if symmetric else 1 / degree.clamp(min=1)
+    right, loop = (left, left**2) if symmetric else (torch.ones_like(left), torch.zeros_like(left))
+
+    def sums(matrix: torch.Tensor, rows: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+        return after * (matrix @ (rows * before.float()).bfloat16().double()) + loop * rows
+
+    for found, want in ((out, sums(edges, h, right, left)), (gradient, sums(edges.T, direction, left, right))):
+        torch.testing.assert_close(found.double(), want, rtol=1e-5, atol=1e-5)
+    assert (whole.aggregate(h, norm) - out).abs().max() > 1e-5
+
+
 def test_destination_scale_multiplies_neighbours_not_the_self_loop() -> None:
     scale = torch.rand(30, dtype=torch.float64) + 1
     h = torch.randn(30, 4, dtype=torch.float64)

@@ -16,6 +16,12 @@ from harness.graph.csr import CSR
 from harness.graph.spmm import ENGINES, LINE, MOST, choose_engine, engine_problem, multiply_by_numba, multiply_rows
 
 CPU = torch.device("cpu")
+# What rows are summed in, and how exactly.
+DTYPES = {
+    torch.float32: (torch.float32, 1e-5),
+    torch.float64: (torch.float64, 1e-12),
+    torch.bfloat16: (torch.float32, 1e-5),
+}
 ON_CPUS = [name for name in ENGINES if name != "triton"]  # whose interpreter is slow: test_triton.py
 
 
@@ -33,7 +39,7 @@ def case(weighted: bool, rows: int = 300, cols: int = 500) -> tuple[CSR, sp.csr_
 @pytest.mark.quick(47)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("width", [1, 7, 16, 130, 301])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", ON_CPUS)
 def test_engines_equal_scipy(
@@ -43,17 +49,17 @@ def test_engines_equal_scipy(
     if name == "dgl" and (problem := engine_problem("dgl")):
         pytest.skip(problem)
     csr, matrix = case(weighted)
-    x = np.random.default_rng(1).normal(size=(matrix.shape[1], width))
+    x = torch.from_numpy(np.random.default_rng(1).normal(size=(matrix.shape[1], width))).to(dtype)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         engine = choose_engine(name, device=CPU)
-        got = engine.multiply(csr, torch.from_numpy(x).to(dtype))
+        got = engine.multiply(csr, x)
     finally:
         torch.set_num_threads(before)
-    assert got.dtype == dtype
-    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
-    np.testing.assert_allclose(got.numpy(), matrix @ x, rtol=tolerance, atol=tolerance)
+    summed, tolerance = DTYPES[dtype]
+    assert got.dtype == summed
+    np.testing.assert_allclose(got.numpy(), matrix @ x.double().numpy(), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", ON_CPUS)
@@ -66,24 +72,25 @@ def test_a_matrix_without_entries(name: str) -> None:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_the_kernel_at_every_width(dtype: torch.dtype, weighted: bool) -> None:
     """Against scipy at widths of every tail; nothing is written, nor read, outside of the matrices."""
     csr, matrix = case(weighted, rows=60, cols=60)
-    weights = csr.values.to(dtype).numpy() if csr.values is not None else None
-    lanes, held = LINE // dtype.itemsize, 3
-    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    summed, tolerance = DTYPES[dtype]
+    weights = csr.values.to(summed).numpy() if csr.values is not None else None
+    lanes = LINE // summed.itemsize
     for width in [*range(1, 2 * lanes + 2), MOST * lanes - 1, MOST * lanes + 1]:
-        flat = np.full(60 * width + 2 * lanes, np.nan, f"f{dtype.itemsize}")
-        target = flat.copy()
-        x, out = (array[lanes:-lanes].reshape(60, width) for array in (flat, target))
-        x[:] = np.random.default_rng(width).normal(size=x.shape)
-        for slab in (1, 2, 1000):
-            out[:] = np.nan
-            multiply_rows(0, 60, csr.indptr.numpy(), csr.indices.numpy(), weights, x, out, slab, held)
-            np.testing.assert_allclose(out, matrix @ x.astype(float), rtol=tolerance, atol=tolerance)
-            assert np.isnan(target[:lanes]).all()
-            assert np.isnan(target[-lanes:]).all()
+        flat, target = (torch.full((60 * width + 2 * lanes,), torch.nan, dtype=each) for each in (dtype, summed))
+        x, out = (array[lanes:-lanes].view(60, width) for array in (flat, target))
+        x[:] = torch.from_numpy(np.random.default_rng(width).normal(size=x.shape))
+        rows, want = x.view(torch.int16) if dtype == torch.bfloat16 else x, matrix @ x.double().numpy()
+        for held in (1, 3, MOST):
+            out[:] = torch.nan
+            operands = csr.indptr.numpy(), csr.indices.numpy(), weights, rows.numpy(), out.numpy()
+            multiply_rows(0, 60, *operands, held)
+            np.testing.assert_allclose(out, want, rtol=tolerance, atol=tolerance)
+            assert target[:lanes].isnan().all()
+            assert target[-lanes:].isnan().all()
 
 
 def test_sums_depend_on_neither_threads_nor_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,9 +99,10 @@ def test_sums_depend_on_neither_threads_nor_slabs(monkeypatch: pytest.MonkeyPatc
     x = torch.from_numpy(np.random.default_rng(1).normal(size=(csr.num_cols, 300)).astype(np.float32))
     products, before = [], torch.get_num_threads()
     try:
-        for threads, slab in ((1, None), (1, LINE), (3, 4 * LINE), (2, 1024)):
+        for threads, held in ((1, MOST), (1, 1), (3, 4), (2, MOST // 2)):
             torch.set_num_threads(threads)
-            products.append(multiply_by_numba(csr, x, slab))
+            monkeypatch.setattr(parts, "held_vectors", lambda held=held: held)
+            products.append(multiply_by_numba(csr, x))
     finally:
         torch.set_num_threads(before)
     for product in products[1:]:

@@ -42,6 +42,10 @@ def test_seconds_are_of_products_and_of_rows_by_width() -> None:
     assert rates().seconds(work) == pytest.approx(2 + 64e6 / 1e9 + 512e6 / 4e8)
     own = rates(measured=MEASURED | {"product bfloat16": 4e9})
     assert own.seconds(work, rounded=True) == pytest.approx(0.5 + 64e6 / 1e9 + 512e6 / 4e8)
+    halved = Work()
+    halved.read(32, 1_000_000, 500_000, rounds=True)
+    assert own.seconds(halved, rounded=True, cached=False) == pytest.approx(64e6 / 1e8)
+    assert own.seconds(halved, cached=False) == pytest.approx(128e6 / 2e8)
 
 
 def test_between_widths_the_rate_is_a_line_in_logarithms() -> None:

@@ -1,4 +1,4 @@
-"""Training whose dense products are of rounded operands, against training in float32."""
+"""Training whose products are of rounded operands, against training in float32."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from harness.runtime.run_config import TrainSpec
 
 EPOCHS = 8
 METHODS = {"full": {}, "graphsage": {"fanouts": 3, "batch_size": 10}}
-# A rounded operand is off by 2^-9 of itself at most, 0.2 %. Of a loss 0.3 %; of how far the weights have moved 8 %.
-LOSS, WEIGHTS = 0.003, 0.08
+# A rounded operand is off by 2^-9 of itself at most, 0.2 %. Of a loss 0.3 %; of how far the weights have moved 12 %.
+LOSS, WEIGHTS = 0.003, 0.12
 
 
 @pytest.mark.parametrize("rows", [1, ROUNDED_ROWS, ROUNDED_ROWS + 3])
