@@ -183,7 +183,7 @@ def test_slabs(benchmark: Any, threads: int) -> None:
 
 
 def multiply_in_slabs(matrix: CSR, x: torch.Tensor, held: int) -> torch.Tensor:
-    with mock.patch("harness.graph.spmm.held_vectors", lambda: held):
+    with mock.patch("harness.graph.spmm.held_vectors", return_value=held):
         return multiply_by_numba(matrix, x)
 
 
