@@ -209,7 +209,8 @@ class Block:
         assert not isinstance(h, Arriving)
         self._check(h)
         rows = h if of is None else of(h)
-        result: Tensor = _Propagate.apply(rows, self, propagation, rounded and not self.communicates)
+        rows, rounded = (unrounded(rows), False) if self.communicates else (rows, rounded)
+        result: Tensor = _Propagate.apply(rows, self, propagation, rounded)
         return result
 
     def attend(self, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -306,6 +307,11 @@ class HalvedBlock(Block):
         return total.add_(boundary.aggregate(h.rest(), propagation, of, rounded=rounded))
 
 
+def unrounded(rows: Tensor) -> Tensor:
+    """Return rows in float32 if they are in bfloat16: what is sent, unless a codec rounds it."""
+    return rows.float() if rows.dtype == torch.bfloat16 else rows
+
+
 def own_rows(blocks: Sequence[Block], h: Tensor) -> Tensor:
     """Return what the last block's own rows count, of `h` for the sources of the first; of no blocks, `h`."""
     if all(block.own is None for block in blocks):
@@ -349,8 +355,9 @@ def _scaled(rows: Tensor, scale: Tensor | None, rounded: bool) -> Tensor:
     """Return rows [n, width] times `scale` [n, 1], if there is one; `rounded` to bfloat16."""
     if not rounded:
         return rows if scale is None else rows * scale
-    out = torch.empty_like(rows, dtype=torch.bfloat16)
-    return out.copy_(rows) if scale is None else torch.mul(rows, scale, out=out)
+    if scale is None:
+        return rows.to(torch.bfloat16)
+    return torch.mul(rows, scale, out=torch.empty_like(rows, dtype=torch.bfloat16))
 
 
 class _Attend(Function):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -187,6 +188,7 @@ def training_values(
     loss_rows: int = 0,
     cuda: bool = False,
     itemsize: int = 4,
+    rounded: bool = False,
 ) -> int:
     """Return the peak over a step's forward and backward pass, the input features themselves left out.
 
@@ -199,6 +201,7 @@ def training_values(
         loss_rows: rows that the loss reads.
         cuda: dropout keeps a mask (a byte a value), ReLU its output.
         itemsize: bytes of a value.
+        rounded: what products read is kept in half the bytes, but of layers that attend.
     """
     if precompute:
         model.require_fixed_aggregation()
@@ -207,10 +210,11 @@ def training_values(
         first = not passes
         transformed = transform_first and model.transforms_first(len(passes) * module.hops)
         case = LayerCase(model.spec, own, first, exchanged, precompute and first, transformed)
-        passes.append(module.training_values(case))
+        found = module.training_values(case)
+        passes.append(replace(found, kept=found.kept // (2 if rounded and not module.attends else 1)))
         outputs.append(own[-1].dst * module.outputs)
     rows = blocks[-1].dst
-    passes += [LayerValues(rows * a, rows * b, rows * (a + b)) for a, b in model.linear_widths]
+    passes += [LayerValues(rows * a // (1 + rounded), rows * b, rows * (a + b)) for a, b in model.linear_widths]
     kept = blocks[0].src * model.widths[0][0] if inputs_fetched else 0
     peak = 0
     outputs += [rows * out for _, out in model.linear_widths]

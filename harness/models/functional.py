@@ -46,11 +46,11 @@ class Linear:
     def _products(self, xs: Sequence[Tensor], weights: Sequence[Tensor], bias: Tensor | None = None) -> list[Tensor]:
         """Return the products of matrices that have equally many rows."""
         pairs, like = list(zip(xs, weights, strict=True)), xs[0]
-        if self.rounded:
-            return [_RoundedLinear.apply(x, weight, bias) for x, weight in pairs]
-        if like.device.type == "cpu" and like.dtype == torch.float32 and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-            recurs = (self.training if torch.is_grad_enabled() else self.evaluating).has(like.shape[0])
-            return [_Linear.apply(x, weight, bias, recurs) for x, weight in pairs]
+        on_cpu = like.device.type == "cpu" and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        if self.rounded or (on_cpu and like.dtype == torch.float32):
+            known = self.training if torch.is_grad_enabled() else self.evaluating
+            recurs = known.has(like.shape[0]) or not on_cpu
+            return [_Linear.apply(x, weight, bias, recurs, self.rounded) for x, weight in pairs]
         return [_plain(x, weight, bias) for x, weight in pairs]
 
 
@@ -86,6 +86,7 @@ KnownRows = list[list[tuple[list[int], list[int]]]]
 """Of products the `RecurringRows.state` in training and evaluating."""
 
 LEAST_ROWS = 16  # of a product: oneDNN divides the sums of a single row among threads
+ROUNDED_ROWS = 256  # the rows of whole chunks are multiples of it
 GRADIENT_ROWS = 2048  # rows of a chunk of x' grad that stays in the second-level cache
 
 
@@ -124,7 +125,7 @@ def _plain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _by_chunks(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x weight + bias by oneDNN, with kernels for few numbers of rows, none below `LEAST_ROWS`."""
-    out, at = x.new_empty((x.shape[0], weight.shape[1])), 0
+    out, at = torch.empty((x.shape[0], weight.shape[1]), device=x.device), 0
     for rows in _chunks(x):
         out[at : at + rows.shape[0]] = _product(rows, weight, bias)[: x.shape[0] - at]
         at += rows.shape[0]
@@ -132,55 +133,33 @@ def _by_chunks(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x weight + bias by oneDNN."""
+    """Return x weight + bias in float32; by oneDNN, of operands in bfloat16 by torch, which asks it too on a CPU."""
+    if x.dtype == torch.bfloat16:
+        out = (x @ weight).float()
+        return out if bias is None else out.add_(bias)
     result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight.t(), bias, "none", [], "")
     return result
 
 
 class _Linear(Function):
-    @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None, recurs: bool) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.has_bias, ctx.product = bias is not None, _product if recurs else _by_chunks  # type: ignore[attr-defined]
-        return ctx.product(x, weight, bias)  # type: ignore[attr-defined, no-any-return]
+    """By oneDNN, or in bfloat16, which keeps no other copy of rows that are."""
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
-        x, weight = ctx.saved_tensors
-        grad = grads[0].contiguous()
-        to_x = ctx.product(grad, weight.t()) if ctx.needs_input_grad[0] else None
-        return to_x, _weight_gradient(x, grad), grad.sum(0) if ctx.has_bias else None, None
-
-
-ROUNDED_ROWS = 256  # the numbers of rows of products in bfloat16 are multiples of it
-
-
-class _RoundedLinear(Function):
-    """What autocast does, but that rows are taken up to a multiple: oneDNN compiles for every number of them."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        rows, factor = _rounded(x), weight.to(torch.bfloat16)
+    def forward(
+        ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None, recurs: bool, rounded: bool
+    ) -> Tensor:
+        dtype = torch.bfloat16 if rounded else x.dtype
+        rows, factor = x.to(dtype), weight.to(dtype)
         ctx.save_for_backward(rows, factor)
-        ctx.count, ctx.dtype, ctx.has_bias = x.shape[0], x.dtype, bias is not None  # type: ignore[attr-defined]
-        out = (rows @ factor)[: x.shape[0]].to(x.dtype)
-        return out if bias is None else out.add_(bias)
+        ctx.has_bias, ctx.product = bias is not None, _product if recurs else _by_chunks  # type: ignore[attr-defined]
+        return ctx.product(rows, factor, bias)  # type: ignore[attr-defined, no-any-return]
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, None]:
         rows, factor = ctx.saved_tensors
-        grad = _rounded(grads[0])
-        to_x = (grad @ factor.t())[: ctx.count].to(ctx.dtype) if ctx.needs_input_grad[0] else None
-        return to_x, (rows.t() @ grad).to(ctx.dtype), grads[0].sum(0) if ctx.has_bias else None
-
-
-def _rounded(x: Tensor) -> Tensor:
-    """Return the rows in bfloat16, and zeros up to a multiple of `ROUNDED_ROWS`."""
-    count = -(-x.shape[0] // ROUNDED_ROWS) * ROUNDED_ROWS
-    out = torch.empty((count, x.shape[1]), dtype=torch.bfloat16, device=x.device)
-    out[: x.shape[0]] = x
-    out[x.shape[0] :] = 0
-    return out
+        grad = grads[0].to(rows.dtype).contiguous()
+        to_x = ctx.product(grad, factor.t()) if ctx.needs_input_grad[0] else None
+        return to_x, _weight_gradient(rows, grad), grads[0].sum(0) if ctx.has_bias else None, None, None
 
 
 def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
@@ -190,9 +169,9 @@ def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     chunks of few sizes, since oneDNN keeps a kernel for each; zeros fill the last up.
     """
     if not x.shape[0]:
-        return x.new_zeros((x.shape[1], grad.shape[1]))
+        return torch.zeros((x.shape[1], grad.shape[1]), device=x.device)
     if grad.shape[1] == 1:
-        return (x * grad).sum(0, keepdim=True).t()
+        return (x.float() * grad).sum(0, keepdim=True).t()
     narrow = LEAST_ROWS <= x.shape[1] < grad.shape[1]  # oneDNN copies what is transposed: the narrower of the two
     pairs = zip(_chunks(x), _chunks(grad), strict=True)
     parts = (_product(rows.t(), to) if narrow else _product(to.t(), rows) for rows, to in pairs)
@@ -212,26 +191,25 @@ def _chunks(rows: Tensor) -> Iterator[Tensor]:
         yield torch.nn.functional.pad(rows[whole:], (0, 0, 0, more)) if more else rows[whole:]
 
 
-def dropout(x: Tensor, rate: float) -> Tensor:
-    """Zero each element with probability `rate` and divide the others by 1 - `rate`.
+def dropout(x: Tensor, rate: float, *, rounded: bool = False) -> Tensor:
+    """Zero each element with probability `rate` and divide the others by 1 - `rate`; `rounded`: in bfloat16.
 
     On a CPU the mask is a hash of (seed, element), computed again in the backward pass and not stored; the seed comes
     from torch's generator. A pass takes as long as a copy, torch's Bernoulli draw fifty times as long.
     """
-    if rate == 0:
-        return x
-    if x.device.type != "cpu":
-        return torch.nn.functional.dropout(x, rate)
-    result: Tensor = _Dropout.apply(x, rate, _seeds(), False)
+    if rate == 0 or x.device.type != "cpu":
+        x = x if rate == 0 else torch.nn.functional.dropout(x, rate)
+        return x.to(torch.bfloat16) if rounded else x
+    result: Tensor = _Dropout.apply(x, rate, _seeds(), False, rounded)
     return result
 
 
-def relu_dropout(x: Tensor, rate: float) -> Tensor:
+def relu_dropout(x: Tensor, rate: float, *, rounded: bool = False) -> Tensor:
     """Return dropout(relu(x)); on a CPU in one pass, whose backward needs nothing but the output."""
     if x.device.type != "cpu":
-        return dropout(torch.relu(x), rate)
+        return dropout(torch.relu(x), rate, rounded=rounded)
     seeds = _seeds() if rate else np.zeros(2, np.uint32)  # an evaluation draws nothing of training's numbers
-    result: Tensor = _Dropout.apply(x, rate, seeds, True)
+    result: Tensor = _Dropout.apply(x, rate, seeds, True, rounded)
     return result
 
 
@@ -258,22 +236,27 @@ class _Dropout(Function):
     """Dropout, with `relu` of relu(x), whose backward pass needs the output alone."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, rate: float, seeds: NDArray[np.uint32], relu: bool) -> Tensor:
+    def forward(
+        ctx: FunctionCtx, x: Tensor, rate: float, seeds: NDArray[np.uint32], relu: bool, rounded: bool
+    ) -> Tensor:
         out = _masked(_mask_positive if relu else _mask, x, rate, seeds)
+        out = out.to(torch.bfloat16) if rounded else out
         if relu:
             ctx.save_for_backward(out)
-        ctx.rate, ctx.seeds, ctx.relu = rate, seeds, relu  # type: ignore[attr-defined]
+        ctx.rate, ctx.seeds, ctx.relu, ctx.dtype = rate, seeds, relu, x.dtype  # type: ignore[attr-defined]
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+        grad = grads[0].to(ctx.dtype).contiguous()
         if not ctx.relu:
-            return _masked(_mask, grads[0], ctx.rate, ctx.seeds), None, None, None
+            return _masked(_mask, grad, ctx.rate, ctx.seeds), None, None, None, None
         (out,) = ctx.saved_tensors
-        grad = grads[0].contiguous()
         result = torch.empty_like(grad)
-        _where_positive(_flat(out), _flat(grad), _flat(result), _scale(grad, ctx.rate))
-        return result, None, None, None
+        # The bits of a number in bfloat16, as an integer, are above 0 where the number is.
+        bits = out.view(torch.int16) if out.dtype == torch.bfloat16 else out
+        _where_positive(_flat(bits), _flat(grad), _flat(result), _scale(grad, ctx.rate))
+        return result, None, None, None, None
 
 
 def _masked(kernel: Any, x: Tensor, rate: float, seeds: NDArray[np.uint32]) -> Tensor:

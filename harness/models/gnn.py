@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self, cast
 import torch
 from torch import Tensor, nn
 
-from harness.graph.block import Block, own_rows
+from harness.graph.block import Block, own_rows, unrounded
 from harness.models.architecture import Architecture
 from harness.models.functional import KnownRows, Linear, dropout, layer_norm, relu_dropout
 from harness.models.layer import MODELS, GraphLayer, ModelSpec, Products
@@ -43,7 +43,8 @@ class GNN(Architecture, nn.Module):
         inputs, outputs: width of the input features, and number of classes.
         seed: of the initial weights, which do not depend on rank or device.
         dtype: of the weights.
-        rounded: whether dense products of the training are of operands rounded to bfloat16; evaluations' never are.
+        rounded: whether products and sums of the training are of operands rounded to bfloat16, as which layers'
+            inputs are kept; evaluations' never are.
         products: the order of A H W in the graph layers.
         source: where the code of the layer is, if it is a plugin's.
     """
@@ -112,12 +113,12 @@ class GNN(Architecture, nn.Module):
         first: FirstLayer | None = None,
     ) -> Tensor:
         """Return the logits [num_dst of the last block, classes]; see `Step` for the arguments."""
-        x = self._drop(h)
+        x = self._drop(h, rounded=first is None)
         for i, (_, own) in enumerate(self.by_layer(blocks)):
             if i == 0 and first is not None:
                 x = self._between(i, None, first(self._layers[i], own, x))
                 continue
-            given = None if i or aggregated is None else self._drop(aggregated)
+            given = None if i or aggregated is None else self._drop(aggregated, rounded=True)
             x = self.behind(i, x, own, exchange, transform_first=transform_first, aggregated=given)
         for i in range(self.spec.layers, self.spec.layers + self.spec.linear_layers):
             x = self.behind(i, x)
@@ -143,15 +144,16 @@ class GNN(Architecture, nn.Module):
         first = index * layer.hops
 
         def fetch(rows: Tensor, hop: int) -> Any:
-            return rows if exchange is None else exchange(rows, first + hop)
+            return rows if exchange is None else exchange(unrounded(rows), first + hop)  # a codec rounds, if anything
 
         early = transform_first and self.transforms_first(first, backward=torch.is_grad_enabled())
         out = layer.run(blocks, x, fetch, transform_first=early, aggregated=aggregated)
         return self._between(index, x, out, blocks)
 
-    def _drop(self, rows: Rows) -> Tensor:
+    def _drop(self, rows: Rows, *, rounded: bool) -> Tensor:
         rate = self.spec.dropout if self.training else 0.0
-        return dropout(rows if isinstance(rows, Tensor) else rows(), rate)
+        rounded = rounded and self.rounded and self.training
+        return dropout(rows if isinstance(rows, Tensor) else rows(), rate, rounded=rounded)
 
     def _between(self, index: int, before: Tensor | None, out: Tensor, blocks: Sequence[Block] = ()) -> Tensor:
         """Return the next layer's input, or the logits if the layer `index`, which ran on the blocks, is the last.
@@ -162,7 +164,8 @@ class GNN(Architecture, nn.Module):
             return out
         if before is not None and self.spec.residual and before.shape[1] == out.shape[1]:
             out = out + own_rows(blocks, before)
-        return relu_dropout(self.norms[index](out), self.spec.dropout if self.training else 0.0)
+        rate, rounded = self.spec.dropout if self.training else 0.0, self.rounded and self.training
+        return relu_dropout(self.norms[index](out), rate, rounded=rounded)
 
 
 class LayerNorm(nn.LayerNorm):

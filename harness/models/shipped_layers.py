@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from harness.deferred import torch
-from harness.graph.block import MEAN, SYMMETRIC, Block, own_rows
+from harness.graph.block import MEAN, SYMMETRIC, Block, own_rows, unrounded
 from harness.models.layer import (
     BlockSize,
     Fetch,
@@ -133,7 +133,8 @@ class GATLayer(GraphLayer):
         """Return the heads' sums as (sum_j alpha_ij h_j) W, by keys and queries a . W h = (W a) . h."""
         weight = self.weight.view(self.inputs, self.heads, -1)
         vectors = ((weight * each).sum(2).t().contiguous() for each in (self.weight_src, self.weight_dst))
-        return self.linear.by_head(block.attend(h.repeat(1, self.heads), *vectors), self.weight, self.heads)
+        sums = block.attend(unrounded(h).repeat(1, self.heads), *vectors)
+        return self.linear.by_head(sums, self.weight, self.heads)
 
     @property
     def attends_inputs(self) -> bool:

@@ -168,7 +168,7 @@ class MemoryCase:
     model: Architecture  # the replica
     parts: int = 1  # number of ranks
     itemsize: int = 4  # bytes of a value
-    rounded: bool = False  # dense products keep their operands in bfloat16
+    rounded: bool = False  # products keep their operands in bfloat16
     moments: int = 2  # vectors as long as the weights that the optimizer keeps (Adam 2)
     inductive: bool = False  # `evaluated` is of another graph than `train`
     multilabel: bool = False  # a label is a row of classes
@@ -214,6 +214,7 @@ class MemoryCase:
         peak = training_values(
             self.model, layers, exchanged=self.parts > 1 and kept > 0, precompute=precompute,
             transform_first=transform_first, loss_rows=self.train_nodes, cuda=self.cuda, itemsize=self.itemsize,
+            rounded=self.rounded,
         )  # fmt: skip
         features = self.train.inner * self.model.widths[0][0] * self.itemsize
         whole = self.matrices(self.train.block) if sampled else 0
@@ -264,7 +265,7 @@ class MemoryCase:
             sampled = sum(self.matrices(block) for block in {id(block): block for block in blocks}.values())
             peak = training_values(
                 self.model, blocks, exchanged=False, inputs_fetched=True, loss_rows=blocks[-1].dst,
-                cuda=self.cuda, itemsize=self.itemsize,
+                cuda=self.cuda, itemsize=self.itemsize, rounded=self.rounded,
             )  # fmt: skip
             components |= {
                 **self._layers(blocks, peak),
@@ -375,15 +376,7 @@ class MemoryCase:
 
     def _layers(self, blocks: Sequence[BlockSize], peak: int) -> Components:
         eq3 = eq3_values(self.model, blocks)
-        found = {"layers (Eq. 3)": eq3 * self.itemsize, "layers, beside Eq. 3": (peak - eq3) * self.itemsize}
-        if self.rounded:
-            # Products keep their operands in bfloat16, and the widest has its result. The float32 rows that they were
-            # are counted with the layers, even where nothing but a product would keep them.
-            sizes = [(block.dst + block.src, *pair) for block, pair in zip(blocks, self.model.widths, strict=True)]
-            sizes += [(blocks[-1].dst, *pair) for pair in self.model.linear_widths]
-            operands = sum(rows * inputs for rows, inputs, _ in sizes) + max(rows * max(pair) for rows, *pair in sizes)
-            found["bfloat16 operands"] = 2 * operands
-        return found
+        return {"layers (Eq. 3)": eq3 * self.itemsize, "layers, beside Eq. 3": (peak - eq3) * self.itemsize}
 
     def _labels(self, rows: int) -> int:
         return rows * (self.model.outputs * self.itemsize if self.multilabel else 8)

@@ -344,6 +344,33 @@ def test_against_ranks(tmp_path: Path, threshold: int, names: list[str], least: 
         assert {name: ratio for name, ratio in ratios.items() if not least < ratio < 1.4} == {}
 
 
+ROUNDED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("full", {}, {}), ("full", {}, {"name": "gcn"}), ("full", {}, {"name": "mixhop", "hidden": 255}),
+    ("full", {}, {"linear_layers": 2}), ("graphsage", {"fanouts": 5}, {}), ("pipegcn", {}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_against_ranks_that_round(tmp_path: Path) -> None:
+    """As `test_against_ranks`, of three layers in bfloat16; memory is less than in float32."""
+
+    def data(nodes: int) -> OnDisk:
+        graph = generators()["sbm"].make(nodes=nodes, degree=20, features=256, work=tmp_path)
+        return on_disk(graph, np.arange(nodes) * 2 // nodes, 2, False, tmp_path / f"{nodes}")
+
+    tiny, large = data(400), data(20_000)
+    model = ModelSpec(layers=3, hidden=256, norm="layer")
+    specs = [TrainSpec(epochs=2, threads=1, precision=precision) for precision in ("float32", "bf16")]
+    cases = [
+        Case(each, name, options, model.model_copy(update=own), spec)
+        for name, options, own in ROUNDED for spec in specs for each in (tiny, large)
+    ]  # fmt: skip
+    for found in run_ranks(memory_peaks, 2, cases, OUTSIDE_BYTES, timeout_s=280):
+        for case, plain, rounded in zip(ROUNDED, found[1::4], found[3::4], strict=True):
+            assert 0.65 < rounded[1] / rounded[0] < 1.4, (case, plain, rounded)
+            assert rounded[0] < plain[0], (case, plain, rounded)
+
+
 def test_a_codec_s_rows_and_what_they_lost_by_hand() -> None:
     """Widths 10 and 8, 20 boundary nodes; the second layer's gradients go back."""
     found = components(codec="int8", feedback=True)
