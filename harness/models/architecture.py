@@ -210,8 +210,8 @@ def training_values(
         first = not passes
         transformed = transform_first and model.transforms_first(len(passes) * module.hops)
         case = LayerCase(model.spec, own, first, exchanged, precompute and first, transformed)
-        found = module.training_values(case)
-        passes.append(replace(found, kept=found.kept // (2 if rounded and not module.attends else 1)))
+        found, halved = module.training_values(case), rounded and module.takes_rounded and not module.attends
+        passes.append(replace(found, kept=found.kept // (1 + halved)))
         outputs.append(own[-1].dst * module.outputs)
     rows = blocks[-1].dst
     passes += [LayerValues(rows * a // (1 + rounded), rows * b, rows * (a + b)) for a, b in model.linear_widths]

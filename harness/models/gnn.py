@@ -150,10 +150,14 @@ class GNN(Architecture, nn.Module):
         out = layer.run(blocks, x, fetch, transform_first=early, aggregated=aggregated)
         return self._between(index, x, out, blocks)
 
+    @property
+    def _rounds(self) -> bool:
+        """Whether layers' inputs are in bfloat16."""
+        return self.rounded and self.training and self._layers[0].takes_rounded
+
     def _drop(self, rows: Rows, *, rounded: bool) -> Tensor:
         rate = self.spec.dropout if self.training else 0.0
-        rounded = rounded and self.rounded and self.training
-        return dropout(rows if isinstance(rows, Tensor) else rows(), rate, rounded=rounded)
+        return dropout(rows if isinstance(rows, Tensor) else rows(), rate, rounded=rounded and self._rounds)
 
     def _between(self, index: int, before: Tensor | None, out: Tensor, blocks: Sequence[Block] = ()) -> Tensor:
         """Return the next layer's input, or the logits if the layer `index`, which ran on the blocks, is the last.
@@ -164,8 +168,8 @@ class GNN(Architecture, nn.Module):
             return out
         if before is not None and self.spec.residual and before.shape[1] == out.shape[1]:
             out = out + own_rows(blocks, before)
-        rate, rounded = self.spec.dropout if self.training else 0.0, self.rounded and self.training
-        return relu_dropout(self.norms[index](out), rate, rounded=rounded)
+        rate = self.spec.dropout if self.training else 0.0
+        return relu_dropout(self.norms[index](out), rate, rounded=self._rounds)
 
 
 class LayerNorm(nn.LayerNorm):

@@ -188,6 +188,7 @@ class GraphLayer(Registered, Module):
     attends: ClassVar[bool] = False  # its aggregation depends on weights that are learnt
     reads_own: bool = True  # a node's own row, for which its aggregation has no self loop
     can_transform_first: ClassVar[bool] = True  # H W can be exchanged instead of H
+    takes_rounded: ClassVar[bool] = False  # `h` and `aggregated` may be in bfloat16, of which `linear` makes float32
     takes_arriving: ClassVar[bool] = False  # what `fetch` returns goes into `Block.aggregate` alone: see `Arriving`
     _module: ClassVar[type]
     hops: int = 1  # aggregations one behind the other, each with a block of its own

@@ -32,7 +32,7 @@ class GCNLayer(GraphLayer):
     name = "gcn"
     propagation = SYMMETRIC
     reads_own = False
-    takes_arriving = True
+    takes_rounded = takes_arriving = True
 
     def forward(
         self, block: Block, h: Tensor, fetch: Fetch, transform_first: bool = False, aggregated: Tensor | None = None
@@ -48,7 +48,7 @@ class SageLayer(GraphLayer):
 
     name = "sage"
     propagation = MEAN
-    takes_arriving = True
+    takes_rounded = takes_arriving = True
 
     def __init__(self, inputs: int, outputs: int, *, products: Products = "auto") -> None:
         super().__init__(inputs, outputs, products=products)
@@ -82,7 +82,7 @@ class GATLayer(GraphLayer):
     name = "gat"
     propagation = MEAN
     reads = frozenset(("heads",))
-    attends = True
+    attends = takes_rounded = True
 
     def __init__(self, inputs: int, outputs: int, heads: int, average: bool, *, products: Products = "auto") -> None:
         width = outputs if average else outputs // heads
@@ -225,7 +225,7 @@ class MixHopLayer(GraphLayer):
     propagation = SYMMETRIC
     reads = frozenset(("order",))
     can_transform_first = False  # it aggregates H only
-    takes_arriving = True
+    takes_rounded = takes_arriving = True
     Options = MixHopOptions
 
     def __init__(self, inputs: int, outputs: int, order: int, *, add: bool, options: MixHopOptions) -> None:

@@ -62,8 +62,8 @@ def measure(comm: Communicator) -> dict[str, float]:
             rates[f"{name} {width}"] = MOVED / seconds(gather)
     linear, left, right = Linear(), torch.ones(ROWS, INNER), torch.ones(INNER, INNER)
     for name in ("float32", "bfloat16"):
-        linear.rounded = name == "bfloat16"
-        rates[f"product {name}"] = 2 * ROWS * INNER**2 / seconds(partial(linear, left, right))
+        linear.rounded, factor = name == "bfloat16", left.to(getattr(torch, name))
+        rates[f"product {name}"] = 2 * ROWS * INNER**2 / seconds(partial(linear, factor, right))
     if comm.world > 1:
         for rows, key in ((SENT // 4 // (comm.world - 1), "exchange"), (1, "latency_s")):
             counts = [0 if rank == comm.rank else rows for rank in range(comm.world)]

@@ -13,9 +13,12 @@ from support.ranks import run_ranks
 
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, RankOutcome, train
+from harness.graph.block import Block
+from harness.graph.csr import CSR
 from harness.models.functional import ROUNDED_ROWS, Linear
 from harness.models.gnn import GNN
 from harness.models.layer import ModelSpec
+from harness.models.shipped_layers import SageLayer
 from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.run_config import TrainSpec
@@ -71,6 +74,19 @@ def test_products_are_rounded_in_training_only() -> None:
     model.train()
     assert all(product.rounded for product in products)
     assert all(weight.dtype == torch.float32 for weight in model.parameters())
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_layers_are_given_rounded_rows_where_they_take_them(takes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SageLayer, "takes_rounded", takes)
+    block = Block(CSR(torch.tensor([0, 1, 2]), torch.tensor([1, 0], dtype=torch.int32), 2), torch.ones(2))
+    model, given = GNN(ModelSpec(layers=2, hidden=8), 5, 3, seed=0, dtype=torch.float32, rounded=True), []
+    for layer in model.graph_layers:
+        layer.register_forward_pre_hook(lambda _, arguments: given.append(arguments[1].dtype))
+    model([block, block], torch.randn(2, 5)).sum().backward()
+    model.eval()([block, block], torch.randn(2, 5))
+    assert given == [torch.bfloat16 if takes else torch.float32] * 2 + [torch.float32] * 2
+    assert all(weight.grad.dtype == torch.float32 for weight in model.parameters())
 
 
 def test_the_memory_model_halves_what_products_keep() -> None:
