@@ -47,11 +47,11 @@ def block_of(dst: int, src: int) -> Block:
     return Block(CSR(*structure, src), torch.ones(src, dtype=torch.float64))
 
 
-Read = list[tuple[int, int, int]]
+Read = list[tuple[int, int, int, bool]]
 
 
 def passes_of(model: GNN, blocks: list[Block], rows: int, **given: Any) -> list[tuple[int, Read]]:
-    """Return of each pass the operations that torch counts, and the width, entries and rows of each sparse product."""
+    """Return of each pass the operations that torch counts, and its sparse products, as `Work.rows` has them."""
     read: Read = []
 
     def watched(name: str) -> Any:
@@ -60,7 +60,8 @@ def passes_of(model: GNN, blocks: list[Block], rows: int, **given: Any) -> list[
         def call(block: Block, x: torch.Tensor, *others: Any) -> Any:
             # The gradient's rows are read by the backward pass of attention, as wide as those of z, its first argument.
             rows = block.num_dst if name == "attention_backward" else len(x)
-            read.append((x.shape[1], block.adjacency.nnz, min(block.adjacency.nnz, rows)))
+            rounds = name.startswith("multiply")
+            read.append((x.shape[1], block.adjacency.nnz, min(block.adjacency.nnz, rows), rounds))
             return original(block, x, *others)
 
         return mock.patch.object(Block, name, call)
