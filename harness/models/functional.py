@@ -172,6 +172,8 @@ def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
         return torch.zeros((x.shape[1], grad.shape[1]), device=x.device)
     if grad.shape[1] == 1:
         return (x.float() * grad).sum(0, keepdim=True).t()
+    if x.device.type != "cpu":
+        return _product(x.t(), grad)
     narrow = LEAST_ROWS <= x.shape[1] < grad.shape[1]  # oneDNN copies what is transposed: the narrower of the two
     pairs = zip(_chunks(x), _chunks(grad), strict=True)
     parts = (_product(rows.t(), to) if narrow else _product(to.t(), rows) for rows, to in pairs)
