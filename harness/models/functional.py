@@ -9,7 +9,7 @@ from harness.deferred import Function, numba, torch
 from harness.deferred import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -87,6 +87,7 @@ KnownRows = list[list[tuple[list[int], list[int]]]]
 
 LEAST_ROWS = 16  # of a product: oneDNN divides the sums of a single row among threads
 ROUNDED_ROWS = 256  # the rows of whole chunks are multiples of it
+PIECE = 1 << 14  # rows of a product, or values / `LEAST_ROWS`, whose result is converted while a cache has it
 GRADIENT_ROWS = 2048  # rows of a chunk of x' grad that stays in the second-level cache
 
 
@@ -123,26 +124,28 @@ def _plain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return x @ weight if bias is None else torch.addmm(bias, x, weight)
 
 
-def _by_chunks(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _by_chunks(x: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
     """Return x weight + bias by oneDNN, with kernels for few numbers of rows, none below `LEAST_ROWS`."""
-    out, at = torch.empty((x.shape[0], weight.shape[1]), device=x.device), 0
+    out, at = torch.empty((x.shape[0], weight.shape[1]), dtype=dtype, device=x.device), 0
     for rows in _chunks(x):
         out[at : at + rows.shape[0]] = _product(rows, weight, bias)[: x.shape[0] - at]
         at += rows.shape[0]
     return out
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x weight + bias in float32; by oneDNN, of operands in bfloat16 by torch, which asks it too on a CPU."""
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    """Return x weight + bias by oneDNN, in float32 or `dtype`; of operands in bfloat16 torch asks it, on a CPU."""
     if x.dtype == torch.bfloat16:
-        out = (x @ weight).float()
+        out = torch.empty((x.shape[0], weight.shape[1]), dtype=dtype, device=x.device)
+        for rows, to in zip(x.split(PIECE), out.split(PIECE), strict=True):
+            to.copy_(rows @ weight)
         return out if bias is None else out.add_(bias)
     result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight.t(), bias, "none", [], "")
     return result
 
 
 class _Linear(Function):
-    """By oneDNN, or in bfloat16, which keeps no other copy of rows that are."""
+    """A product by oneDNN, or of operands in bfloat16; rows that are in bfloat16 already are kept without a copy."""
 
     @staticmethod
     def forward(
@@ -151,6 +154,7 @@ class _Linear(Function):
         dtype = torch.bfloat16 if rounded else x.dtype
         rows, factor = x.to(dtype), weight.to(dtype)
         ctx.save_for_backward(rows, factor)
+        ctx.dtype = x.dtype  # type: ignore[attr-defined]
         ctx.has_bias, ctx.product = bias is not None, _product if recurs else _by_chunks  # type: ignore[attr-defined]
         return ctx.product(rows, factor, bias)  # type: ignore[attr-defined, no-any-return]
 
@@ -158,7 +162,7 @@ class _Linear(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, None]:
         rows, factor = ctx.saved_tensors
         grad = grads[0].to(rows.dtype).contiguous()
-        to_x = ctx.product(grad, factor.t()) if ctx.needs_input_grad[0] else None
+        to_x = ctx.product(grad, factor.t(), dtype=ctx.dtype) if ctx.needs_input_grad[0] else None
         return to_x, _weight_gradient(rows, grad), grads[0].sum(0) if ctx.has_bias else None, None, None
 
 
@@ -202,7 +206,7 @@ def dropout(x: Tensor, rate: float, *, rounded: bool = False) -> Tensor:
     if rate == 0 or x.device.type != "cpu":
         x = x if rate == 0 else torch.nn.functional.dropout(x, rate)
         return x.to(torch.bfloat16) if rounded else x
-    result: Tensor = _Dropout.apply(x, rate, _seeds(), False, rounded)
+    result: Tensor = _Dropout.apply(x, rate, _seeds(), False, torch.bfloat16 if rounded else x.dtype)
     return result
 
 
@@ -211,7 +215,7 @@ def relu_dropout(x: Tensor, rate: float, *, rounded: bool = False) -> Tensor:
     if x.device.type != "cpu":
         return dropout(torch.relu(x), rate, rounded=rounded)
     seeds = _seeds() if rate else np.zeros(2, np.uint32)  # an evaluation draws nothing of training's numbers
-    result: Tensor = _Dropout.apply(x, rate, seeds, True, rounded)
+    result: Tensor = _Dropout.apply(x, rate, seeds, True, torch.bfloat16 if rounded else x.dtype)
     return result
 
 
@@ -235,14 +239,13 @@ def _seeds() -> NDArray[np.uint32]:
 
 
 class _Dropout(Function):
-    """Dropout, with `relu` of relu(x), whose backward pass needs the output alone."""
+    """Dropout, with `relu` of relu(x), whose backward pass needs the output alone; the output is of `dtype`."""
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, x: Tensor, rate: float, seeds: NDArray[np.uint32], relu: bool, rounded: bool
+        ctx: FunctionCtx, x: Tensor, rate: float, seeds: NDArray[np.uint32], relu: bool, dtype: torch.dtype
     ) -> Tensor:
-        out = _masked(_mask_positive if relu else _mask, x, rate, seeds)
-        out = out.to(torch.bfloat16) if rounded else out
+        out = _masked(_mask_positive if relu else _mask, x, rate, seeds, dtype)
         if relu:
             ctx.save_for_backward(out)
         ctx.rate, ctx.seeds, ctx.relu, ctx.dtype = rate, seeds, relu, x.dtype  # type: ignore[attr-defined]
@@ -250,22 +253,41 @@ class _Dropout(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
-        grad = grads[0].to(ctx.dtype).contiguous()
         if not ctx.relu:
-            return _masked(_mask, grad, ctx.rate, ctx.seeds), None, None, None, None
+            return _masked(_mask, grads[0], ctx.rate, ctx.seeds, ctx.dtype), None, None, None, None
         (out,) = ctx.saved_tensors
-        result = torch.empty_like(grad)
         # The bits of a number in bfloat16, as an integer, are above 0 where the number is.
-        bits = out.view(torch.int16) if out.dtype == torch.bfloat16 else out
-        _where_positive(_flat(bits), _flat(grad), _flat(result), _scale(grad, ctx.rate))
+        grad, kept = grads[0].contiguous(), _flat(out.view(torch.int16) if out.dtype == torch.bfloat16 else out)
+        result, scale = torch.empty_like(grad, dtype=ctx.dtype), _scale(ctx.dtype, ctx.rate)
+
+        def work(first: int, given: NDArray[Any], made: NDArray[Any]) -> None:
+            _where_positive(kept[first : first + given.size], given, made, scale)
+
+        _by_pieces(work, grad, result)
         return result, None, None, None, None
 
 
-def _masked(kernel: Any, x: Tensor, rate: float, seeds: NDArray[np.uint32]) -> Tensor:
+def _masked(kernel: Any, x: Tensor, rate: float, seeds: NDArray[np.uint32], dtype: torch.dtype) -> Tensor:
     x = x.contiguous()
-    out = torch.empty_like(x)
-    kernel(_flat(x), _flat(out), *seeds, _threshold(rate), _scale(x, rate))
+    out, scale = torch.empty_like(x, dtype=dtype), _scale(dtype, rate)
+
+    def work(first: int, given: NDArray[Any], made: NDArray[Any]) -> None:
+        kernel(given, made, np.uint32(first % 2**32), *seeds, _threshold(rate), scale)
+
+    _by_pieces(work, x, out)
     return out
+
+
+def _by_pieces(work: Callable[[int, NDArray[Any], NDArray[Any]], None], x: Tensor, out: Tensor) -> None:
+    """Have `work` make the values of `out` from those of `x`, from the first on; in pieces if one is in bfloat16."""
+    if x.dtype == out.dtype:
+        work(0, _flat(x), _flat(out))
+        return
+    size = PIECE * LEAST_ROWS
+    for piece, (given, made) in enumerate(zip(x.view(-1).split(size), out.view(-1).split(size), strict=True)):
+        held = torch.empty(given.numel())
+        work(piece * size, given.float().numpy(), held.numpy())
+        made.copy_(held)
 
 
 def _threshold(rate: float) -> np.uint32:
@@ -277,8 +299,8 @@ def _flat(x: Tensor) -> NDArray[Any]:
     return x.view(-1).numpy()
 
 
-def _scale(x: Tensor, rate: float) -> Any:
-    return x[:0].numpy().dtype.type(1 / (1 - rate))
+def _scale(dtype: torch.dtype, rate: float) -> Any:
+    return (np.float64 if dtype == torch.float64 else np.float32)(1 / (1 - rate))
 
 
 @numba.njit(inline="always")
@@ -297,11 +319,11 @@ def _hash(index, first, second):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _mask(x, out, first, second, threshold, scale):  # type: ignore[no-untyped-def]
+def _mask(x, out, start, first, second, threshold, scale):  # type: ignore[no-untyped-def]
     zero = x.dtype.type(0)
     for i in range(x.size):
         scaled = x[i] * scale
-        out[i] = scaled if _hash(i, first, second) >= threshold else zero
+        out[i] = scaled if _hash(np.uint32(i) + start, first, second) >= threshold else zero
 
 
 @numba.njit(cache=True, nogil=True)
@@ -312,10 +334,10 @@ def _drop(x, first, second, threshold):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _mask_positive(x, out, first, second, threshold, scale):  # type: ignore[no-untyped-def]
+def _mask_positive(x, out, start, first, second, threshold, scale):  # type: ignore[no-untyped-def]
     zero = x.dtype.type(0)
     for i in range(x.size):
-        factor = scale if _hash(i, first, second) >= threshold else zero
+        factor = scale if _hash(np.uint32(i) + start, first, second) >= threshold else zero
         # Not `max`: a NaN must stay one, or a diverged trial would look healthy.
         out[i] = zero if x[i] < zero else x[i] * factor
 

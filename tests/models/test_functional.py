@@ -1,10 +1,21 @@
 from __future__ import annotations
 
+from typing import Any
+
 import psutil
 import pytest
 import torch
 
-from harness.models.functional import KEPT_KERNELS, Linear, RecurringRows, drop_values, dropout, relu_dropout
+from harness.models.functional import (
+    KEPT_KERNELS,
+    LEAST_ROWS,
+    PIECE,
+    Linear,
+    RecurringRows,
+    drop_values,
+    dropout,
+    relu_dropout,
+)
 from harness.models.gnn import LayerNorm
 
 
@@ -226,3 +237,19 @@ def test_gradients_of_weights_have_the_same_bits_with_any_number_of_threads(rows
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
     torch.testing.assert_close(found[0].double(), x.double().t() @ direction.double(), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+@pytest.mark.parametrize("function", [dropout, relu_dropout])
+def test_in_bfloat16_values_and_gradients_are_rounded_and_drawn_alike(function: Any, rate: float) -> None:
+    """Of more values than a piece has."""
+    x = torch.randn(2 * PIECE * LEAST_ROWS // 5 + 3, 5, requires_grad=True)
+    grad = torch.randn(x.shape).bfloat16()
+    found = []
+    for rounded in (False, True):
+        torch.manual_seed(3)
+        out = function(x, rate, rounded=rounded)
+        found.append((out, *torch.autograd.grad(out, x, grad.to(out.dtype))))
+    (plain, to_plain), (rounded, to_rounded) = found
+    assert torch.equal(rounded, plain.bfloat16())
+    assert torch.equal(to_rounded, to_plain)
