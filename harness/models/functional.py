@@ -51,7 +51,7 @@ class Linear:
             known = self.training if torch.is_grad_enabled() else self.evaluating
             recurs = known.has(like.shape[0]) or not on_cpu
             return [_Linear.apply(x, weight, bias, recurs, self.rounded) for x, weight in pairs]
-        return [_plain(x, weight, bias) for x, weight in pairs]
+        return [x @ weight if bias is None else torch.addmm(bias, x, weight) for x, weight in pairs]
 
 
 KEPT_KERNELS = 8
@@ -118,10 +118,6 @@ class _LayerNorm(Function):
             grad, x, x.shape[1:], mean, inverse, weight, bias, [ctx.needs_input_grad[0], False, False]
         )
         return to_x, to_weight, grad.sum(0) if ctx.needs_input_grad[2] else None, None
-
-
-def _plain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return x @ weight if bias is None else torch.addmm(bias, x, weight)
 
 
 def _by_chunks(x: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:

@@ -78,6 +78,7 @@ class GNN(Architecture, nn.Module):
         """See `nn.Module`; with it begins, or ends, the rounding of products."""
         for product in self._products:
             product.rounded = self.rounded and mode
+        self._rounds = self.rounded and mode and self._layers[0].takes_rounded  # layers' inputs to bfloat16
         return super().train(mode)
 
     @property
@@ -144,16 +145,13 @@ class GNN(Architecture, nn.Module):
         first = index * layer.hops
 
         def fetch(rows: Tensor, hop: int) -> Any:
-            return rows if exchange is None else exchange(unrounded(rows), first + hop)  # a codec rounds, if anything
+            if exchange is None:
+                return rows
+            return exchange(rows if getattr(exchange, "takes_rounded", False) else unrounded(rows), first + hop)
 
         early = transform_first and self.transforms_first(first, backward=torch.is_grad_enabled())
         out = layer.run(blocks, x, fetch, transform_first=early, aggregated=aggregated)
         return self._between(index, x, out, blocks)
-
-    @property
-    def _rounds(self) -> bool:
-        """Whether layers' inputs are in bfloat16."""
-        return self.rounded and self.training and self._layers[0].takes_rounded
 
     def _drop(self, rows: Rows, *, rounded: bool) -> Tensor:
         rate = self.spec.dropout if self.training else 0.0

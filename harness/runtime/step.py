@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.deferred import Function, torch
 from harness.errors import UserError
-from harness.graph.block import Arriving, Block
+from harness.graph.block import Arriving, Block, unrounded
 from harness.graph.csr import Places
 from harness.graph.devices import kind_of, upload
 from harness.graph.partition import Halo, Partition
@@ -27,15 +27,17 @@ if TYPE_CHECKING:
 def send_boundary(start: Callable[..., Any], h: Tensor, halo: Halo, layer: int, **others: Any) -> Any:
     """Return what `start`, of the arguments of `Communicator.exchange_rows`, does with the rows of `h` that peers read.
 
-    `h` [n_in, width]: a layer's inner rows.
+    `h` [n_in, width]: a layer's inner rows; of bfloat16 they are sent as float32, unless a codec rounds them.
     """
-    rows, purpose = h.index_select(0, halo.send_index), "embedding" if layer else "feature"
+    rows, purpose = unrounded(h.index_select(0, halo.send_index)), "embedding" if layer else "feature"
     counts = halo.send_counts, halo.recv_counts
     return start(rows, *counts, purpose=purpose, layer=layer, direction="forward", **others)
 
 
 class SyncExchange:
     """Every boundary row of this very layer, waited for (vanilla partition parallelism)."""
+
+    takes_rounded: ClassVar[bool] = True  # rows may be in bfloat16, and are then returned so
 
     def __init__(self, comm: Communicator, halo: Halo) -> None:
         self.comm, self.halo = comm, halo
@@ -61,7 +63,10 @@ class _SyncExchange(Function):
         halo, inner = exchange.halo, h.shape[0]
         source = h.new_empty((inner + sum(halo.recv_counts), h.shape[1]))
         source[:inner] = h
-        send_boundary(exchange.move, h, halo, layer, out=source[inner:])
+        if h.dtype == torch.bfloat16:
+            source[inner:] = send_boundary(exchange.move, h, halo, layer)
+        else:
+            send_boundary(exchange.move, h, halo, layer, out=source[inner:])
         ctx.exchange, ctx.layer, ctx.inner = exchange, layer, inner  # type: ignore[attr-defined]
         return source
 
@@ -70,10 +75,9 @@ class _SyncExchange(Function):
         exchange, layer, inner = ctx.exchange, ctx.layer, ctx.inner  # type: ignore[attr-defined]
         halo: Halo = exchange.halo
         (grad,) = grads
-        incoming = exchange.move(
-            grad[inner:], halo.recv_counts, halo.send_counts, purpose="gradient", layer=layer, direction="backward"
-        )
-        return grad[:inner].index_add(0, halo.send_index, incoming), None, None
+        counts, boundary = (halo.recv_counts, halo.send_counts), unrounded(grad[inner:])
+        incoming = exchange.move(boundary, *counts, purpose="gradient", layer=layer, direction="backward")
+        return grad[:inner].index_add(0, halo.send_index, incoming.to(grad.dtype)), None, None
 
 
 class OverlappedExchange:
@@ -82,6 +86,8 @@ class OverlappedExchange:
     Forward, what inner rows give is summed meanwhile; backward, the boundary's gradients come first, and are under
     way during the rest of the layer.
     """
+
+    takes_rounded: ClassVar[bool] = True
 
     def __init__(self, aside: Background, halo: Halo) -> None:
         self.aside, self.halo = aside, halo
@@ -110,7 +116,7 @@ class _Depart(Function):
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
         exchange, layer = ctx.exchange, ctx.layer  # type: ignore[attr-defined]
-        incoming = exchange.gradients.pop(layer).wait()
+        incoming = exchange.gradients.pop(layer).wait().to(grads[0].dtype)
         return grads[0].index_add(0, exchange.halo.send_index, incoming), None, None
 
 
