@@ -352,7 +352,7 @@ ROUNDED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.slow
 def test_against_ranks_that_round(tmp_path: Path) -> None:
-    """As `test_against_ranks`, of three layers in bfloat16; memory is less than in float32."""
+    """As `test_against_ranks`, of three layers in bfloat16; it takes less than float32 where oneDNN multiplies it."""
 
     def data(nodes: int) -> OnDisk:
         graph = generators()["sbm"].make(nodes=nodes, degree=20, features=256, work=tmp_path)
@@ -368,7 +368,8 @@ def test_against_ranks_that_round(tmp_path: Path) -> None:
     for found in run_ranks(memory_peaks, 2, cases, OUTSIDE_BYTES, timeout_s=280):
         for case, plain, rounded in zip(ROUNDED, found[1::4], found[3::4], strict=True):
             assert 0.65 < rounded[1] / rounded[0] < 1.4, (case, plain, rounded)
-            assert rounded[0] < plain[0], (case, plain, rounded)
+            if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+                assert rounded[0] < plain[0], (case, plain, rounded)
 
 
 def test_a_codec_s_rows_and_what_they_lost_by_hand() -> None:
