@@ -11,7 +11,7 @@ from harness.deferred import Function, torch
 from harness.deferred import numpy as np
 from harness.graph.attention import Edges, Gradients, Sums, by_head, spread
 from harness.graph.csr import CSR
-from harness.graph.spmm import Engine, choose_engine
+from harness.graph.spmm import Engine, choose_engine, unrounded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -305,11 +305,6 @@ class HalvedBlock(Block):
             h = Arriving(rows[: inner.num_src], lambda: rows[inner.num_src :])
         total = inner.aggregate(h.own, propagation, of, rounded=rounded)
         return total.add_(boundary.aggregate(h.rest(), propagation, of, rounded=rounded))
-
-
-def unrounded(rows: Tensor) -> Tensor:
-    """Return rows in float32 if they are in bfloat16: what is sent, unless a codec rounds it."""
-    return rows.float() if rows.dtype == torch.bfloat16 else rows
 
 
 def own_rows(blocks: Sequence[Block], h: Tensor) -> Tensor:

@@ -40,6 +40,11 @@ cgutils: Any = Deferred("numba.core.cgutils")
 LEAST_WORK = 10_000  # entries that are worth a thread
 
 
+def unrounded(rows: Tensor) -> Tensor:
+    """Return rows in float32 if they are in bfloat16."""
+    return rows.float() if rows.dtype == torch.bfloat16 else rows
+
+
 def row_chunks(matrix: CSR) -> NDArray[np.int64]:
     """Return the first row of each part, and the number of rows: as many parts as threads, of equal work."""
     indptr = matrix.indptr.numpy()
@@ -103,13 +108,12 @@ def _write_sum(
     `out` and of `x`.
     """
 
-    def row_at(matrix: Any, size: int, row: Any) -> Any:
-        begin = _moved(builder, matrix.data, builder.mul(first, _int64(size)))
-        return _moved(builder, begin, builder.mul(row, builder.extract_value(matrix.strides, 0)))
+    def row_at(base: Any, matrix: Any, row: Any) -> Any:
+        return _moved(builder, base, builder.mul(row, builder.extract_value(matrix.strides, 0)))
 
     def source_of(entry: Any) -> Any:
         column = builder.sext(builder.load(builder.gep(indices.data, [entry])), ir.IntType(64))
-        return row_at(x, given, column)
+        return row_at(source, x, column)
 
     def offsets(size: int) -> list[Any]:
         # The last vector ends where the columns do, so that nothing beyond is read: it overlaps the one before.
@@ -117,6 +121,8 @@ def _write_sum(
         return [*aligned, builder.mul(builder.sub(last, first), _int64(size))]
 
     places = offsets(given)
+    source = _moved(builder, x.data, builder.mul(first, _int64(given)))
+    target = _moved(builder, out.data, builder.mul(first, _int64(itemsize)))
     # Memory by its form only: LLVM keeps it in registers.
     sums = [cgutils.alloca_once(builder, vector) for _ in range(count)]
     for total in sums:
@@ -142,7 +148,7 @@ def _write_sum(
             value, before = _read(builder, place, offset, vector, given, itemsize), builder.load(total)
             after = builder.call(multiply_add, [weight, value, before]) if weight else builder.fadd(before, value)
             builder.store(after, total)
-    target = row_at(out, itemsize, row)
+    target = row_at(target, out, row)
     for total, offset in zip(sums, offsets(itemsize), strict=True):
         builder.store(builder.load(total), _moved(builder, target, offset, vector), align=itemsize)
 
@@ -206,7 +212,7 @@ def multiply_rows(start, stop, indptr, indices, weights, x, out, held):  # type:
 
 def multiply_by_torch(matrix: CSR, x: Tensor) -> Tensor:
     """See `Engine`: torch's sparse CSR product, for every device and dtype; columns may be in any order."""
-    x = x.float() if x.dtype == torch.bfloat16 else x
+    x = unrounded(x)
     key = ("torch", x.dtype)
     if key not in matrix.handles:
         values = matrix.values
@@ -257,7 +263,7 @@ def multiply_by_dgl(matrix: CSR, x: Tensor) -> Tensor:
             num_src_nodes=matrix.num_cols,
             num_dst_nodes=matrix.num_rows,
         )
-    graph, values, x = matrix.handles["dgl"], matrix.values, x.float() if x.dtype == torch.bfloat16 else x
+    graph, values, x = matrix.handles["dgl"], matrix.values, unrounded(x)
     product: Tensor = (
         dgl.ops.copy_u_sum(graph, x)
         if values is None

@@ -432,9 +432,7 @@ def compute_s(trial: TrialConfig, info: DatasetInfo, rates: Rates | None) -> tup
     works = model.work([BlockSize(info.nodes, info.nodes, info.edges)] * model.depth, **given)
     busy = min(trial.partition.parts * threads_of(trial), cores())
     rounded = trial.train.precision == "bf16"
-    low, high = (
-        sum(rates.seconds(w, cached=cached, rounded=rounded) for w in works) / busy for cached in (True, False)
-    )
+    low, high = (sum(rates.seconds(w, cached=c, rounded=rounded) for w in works) / busy for c in (True, False))
     return low, high
 
 

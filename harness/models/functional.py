@@ -87,7 +87,7 @@ KnownRows = list[list[tuple[list[int], list[int]]]]
 
 LEAST_ROWS = 16  # of a product: oneDNN divides the sums of a single row among threads
 ROUNDED_ROWS = 256  # the rows of whole chunks are multiples of it
-PIECE = 1 << 14  # rows of a product, or values / `LEAST_ROWS`, whose result is converted while a cache has it
+PIECE_ROWS, PIECE = 1 << 14, 1 << 18  # rows of a product, and values, that are converted to or from bfloat16 at once
 GRADIENT_ROWS = 2048  # rows of a chunk of x' grad that stays in the second-level cache
 
 
@@ -133,7 +133,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: torch
     """Return x weight + bias by oneDNN, in float32 or `dtype`; of operands in bfloat16 torch asks it, on a CPU."""
     if x.dtype == torch.bfloat16:
         out = torch.empty((x.shape[0], weight.shape[1]), dtype=dtype, device=x.device)
-        for rows, to in zip(x.split(PIECE), out.split(PIECE), strict=True):
+        for rows, to in zip(x.split(PIECE_ROWS), out.split(PIECE_ROWS), strict=True):
             to.copy_(rows @ weight)
         return out if bias is None else out.add_(bias)
     result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight.t(), bias, "none", [], "")
@@ -279,10 +279,9 @@ def _by_pieces(work: Callable[[int, NDArray[Any], NDArray[Any]], None], x: Tenso
     if x.dtype == out.dtype:
         work(0, _flat(x), _flat(out))
         return
-    size = PIECE * LEAST_ROWS
-    for piece, (given, made) in enumerate(zip(x.view(-1).split(size), out.view(-1).split(size), strict=True)):
+    for piece, (given, made) in enumerate(zip(x.view(-1).split(PIECE), out.view(-1).split(PIECE), strict=True)):
         held = torch.empty(given.numel())
-        work(piece * size, given.float().numpy(), held.numpy())
+        work(piece * PIECE, given.float().numpy(), held.numpy())
         made.copy_(held)
 
 

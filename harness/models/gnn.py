@@ -8,7 +8,8 @@ from typing import Any, Protocol, Self, cast
 import torch
 from torch import Tensor, nn
 
-from harness.graph.block import Block, own_rows, unrounded
+from harness.graph.block import Block, own_rows
+from harness.graph.spmm import unrounded
 from harness.models.architecture import Architecture
 from harness.models.functional import KnownRows, Linear, dropout, layer_norm, relu_dropout
 from harness.models.layer import MODELS, GraphLayer, ModelSpec, Products
@@ -145,9 +146,8 @@ class GNN(Architecture, nn.Module):
         first = index * layer.hops
 
         def fetch(rows: Tensor, hop: int) -> Any:
-            if exchange is None:
-                return rows
-            return exchange(rows if getattr(exchange, "takes_rounded", False) else unrounded(rows), first + hop)
+            rows = rows if exchange is None or getattr(exchange, "takes_rounded", False) else unrounded(rows)
+            return rows if exchange is None else exchange(rows, first + hop)
 
         early = transform_first and self.transforms_first(first, backward=torch.is_grad_enabled())
         out = layer.run(blocks, x, fetch, transform_first=early, aggregated=aggregated)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from harness.deferred import torch
-from harness.graph.block import MEAN, SYMMETRIC, Block, own_rows, unrounded
+from harness.graph.block import MEAN, SYMMETRIC, Block, own_rows
+from harness.graph.spmm import unrounded
 from harness.models.layer import (
     BlockSize,
     Fetch,

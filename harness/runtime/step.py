@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.deferred import Function, torch
 from harness.errors import UserError
-from harness.graph.block import Arriving, Block, unrounded
+from harness.graph.block import Arriving, Block
 from harness.graph.csr import Places
 from harness.graph.devices import kind_of, upload
 from harness.graph.partition import Halo, Partition
+from harness.graph.spmm import unrounded
 from harness.runtime.comm import Communicator
 
 if TYPE_CHECKING:

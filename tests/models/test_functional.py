@@ -6,16 +6,7 @@ import psutil
 import pytest
 import torch
 
-from harness.models.functional import (
-    KEPT_KERNELS,
-    LEAST_ROWS,
-    PIECE,
-    Linear,
-    RecurringRows,
-    drop_values,
-    dropout,
-    relu_dropout,
-)
+from harness.models.functional import KEPT_KERNELS, PIECE, Linear, RecurringRows, drop_values, dropout, relu_dropout
 from harness.models.gnn import LayerNorm
 
 
@@ -243,7 +234,7 @@ def test_gradients_of_weights_have_the_same_bits_with_any_number_of_threads(rows
 @pytest.mark.parametrize("function", [dropout, relu_dropout])
 def test_in_bfloat16_values_and_gradients_are_rounded_and_drawn_alike(function: Any, rate: float) -> None:
     """Of more values than a piece has."""
-    x = torch.randn(2 * PIECE * LEAST_ROWS // 5 + 3, 5, requires_grad=True)
+    x = torch.randn(2 * PIECE // 5 + 3, 5, requires_grad=True)
     grad = torch.randn(x.shape).bfloat16()
     found = []
     for rounded in (False, True):
