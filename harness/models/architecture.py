@@ -201,7 +201,8 @@ def training_values(
         loss_rows: rows that the loss reads.
         cuda: dropout keeps a mask (a byte a value), ReLU its output.
         itemsize: bytes of a value.
-        rounded: what products read is kept in half the bytes, but of layers that attend.
+        rounded: what products read is kept in half the bytes, but of layers that attend; next to float32 rows, where
+            layers do not take rounded ones.
     """
     if precompute:
         model.require_fixed_aggregation()
@@ -210,11 +211,11 @@ def training_values(
         first = not passes
         transformed = transform_first and model.transforms_first(len(passes) * module.hops)
         case = LayerCase(model.spec, own, first, exchanged, precompute and first, transformed)
-        found, halved = module.training_values(case), rounded and module.takes_rounded and not module.attends
-        passes.append(replace(found, kept=found.kept // (1 + halved)))
+        found, halves = module.training_values(case), (1 if module.takes_rounded else 3) if rounded else 2
+        passes.append(found if module.attends else replace(found, kept=found.kept * halves // 2))
         outputs.append(own[-1].dst * module.outputs)
     rows = blocks[-1].dst
-    passes += [LayerValues(rows * a // (1 + rounded), rows * b, rows * (a + b)) for a, b in model.linear_widths]
+    passes += [LayerValues(rows * a * halves // 2, rows * b, rows * (a + b)) for a, b in model.linear_widths]
     kept = blocks[0].src * model.widths[0][0] if inputs_fetched else 0
     peak = 0
     outputs += [rows * out for _, out in model.linear_widths]

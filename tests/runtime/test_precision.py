@@ -89,7 +89,7 @@ def test_layers_are_given_rounded_rows_where_they_take_them(takes: bool, monkeyp
     assert all(weight.grad.dtype == torch.float32 for weight in model.parameters())
 
 
-def test_the_memory_model_halves_what_products_keep() -> None:
+def test_the_memory_model_halves_what_products_keep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of widths 10, 8, 3 on 100 destinations and 120 sources, at the peak in the second layer, which transforms first.
 
     The first layer keeps its dropped-out inner rows and their aggregation, the second its inner rows and its sources.
@@ -102,6 +102,8 @@ def test_the_memory_model_halves_what_products_keep() -> None:
     plain, rounded = case.full_graph(), replace(case, rounded=True).full_graph()
     key = "layers, beside Eq. 3"
     assert rounded == plain | {key: plain[key] - 2 * (200 * 10 + 220 * 8)}
+    monkeypatch.setattr(SageLayer, "takes_rounded", False)  # float32 rows are kept next to the products' own
+    assert replace(case, rounded=True).full_graph() == plain | {key: plain[key] + 2 * (200 * 10 + 220 * 8)}
 
 
 @pytest.fixture(scope="module")
