@@ -11,6 +11,7 @@ from harness.deferred import Function, torch
 from harness.deferred import numpy as np
 from harness.graph.attention import Edges, Gradients, Sums, by_head, spread
 from harness.graph.csr import CSR
+from harness.graph.devices import empty
 from harness.graph.spmm import Engine, choose_engine, unrounded
 
 if TYPE_CHECKING:
@@ -348,11 +349,10 @@ class _Propagate(Function):
 
 def _scaled(rows: Tensor, scale: Tensor | None, rounded: bool) -> Tensor:
     """Return rows [n, width] times `scale` [n, 1], if there is one; `rounded` to bfloat16."""
-    if not rounded:
-        return rows if scale is None else rows * scale
+    dtype = torch.bfloat16 if rounded else rows.dtype
     if scale is None:
-        return rows.to(torch.bfloat16)
-    return torch.mul(rows, scale, out=torch.empty_like(rows, dtype=torch.bfloat16))
+        return rows.to(dtype)
+    return torch.mul(rows, scale, out=empty(rows.shape, dtype, rows.device))
 
 
 class _Attend(Function):

@@ -5,9 +5,15 @@ All of torch.cuda that a rank calls is here, so that tests can put a device of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import mmap
+import os
+import weakref
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from harness.deferred import numpy as np
@@ -94,6 +100,12 @@ def kind_of(device: torch.device) -> DeviceKind:
     return KINDS[device.type]
 
 
+def let_go(array: NDArray[Any]) -> None:
+    """Have this process hold no page of the file that an array is mapped from, if it is; the kernel keeps them."""
+    if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        array.base.madvise(mmap.MADV_DONTNEED)
+
+
 def upload(host: NDArray[Any] | Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """Return what is in the host's memory on the device, as `dtype` if that is given; the host does not wait for it.
 
@@ -103,3 +115,78 @@ def upload(host: NDArray[Any] | Tensor, device: torch.device, dtype: torch.dtype
     if dtype is not None:
         tensor = tensor.to(dtype)
     return tensor if tensor.device == device else kind_of(device).upload(tensor, device)
+
+
+HELD_FROM = 1 << 20  # bytes of a matrix that is made in the `Arena`
+_NO_RESERVE = 0x4000  # Linux' MAP_NORESERVE, which Python 3.11 has no name for
+
+
+class Arena:
+    """Memory that a process's large matrices share: what one leaves is the next one's, and stays resident.
+
+    A matrix is in the smallest gap that holds it. In the C library's heap small blocks take their memory from such
+    gaps, and the next matrix of the same size no longer fits (docs/design/cores-and-memory.md).
+    """
+
+    def __init__(self, size: int) -> None:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_NO_RESERVE if hasattr(mmap, "MADV_HUGEPAGE") else 0)
+        self._mapping = mmap.mmap(-1, size, flags=flags)  # memory is the kernel's until it is written to
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._mapping.madvise(mmap.MADV_HUGEPAGE)
+        self._bytes = np.frombuffer(self._mapping, np.uint8)
+        self._held: list[tuple[int, int, weakref.ref[NDArray[np.uint8]]]] = []  # from, to, and who reads it; ascending
+        self._lock = Lock()
+
+    def take(self, nbytes: int) -> NDArray[np.uint8] | None:
+        """Return so many bytes, nobody else's as long as somebody refers to them; None if there is no room."""
+        with self._lock:
+            gaps, size = self._gaps(), -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+            _, start, place = min((stop - start, start, place) for start, stop, place in gaps if stop - start >= size)
+            if start + size > self._bytes.size:
+                return None
+            found = self._bytes[start : start + nbytes]
+            self._held.insert(place, (start, start + size, weakref.ref(found)))
+        return found
+
+    def give_back(self) -> None:
+        """Give the kernel back what nobody refers to."""
+        with self._lock:
+            for start, stop, _ in self._gaps():
+                if stop > start and hasattr(mmap, "MADV_DONTNEED"):
+                    self._mapping.madvise(mmap.MADV_DONTNEED, start, min(stop, self._bytes.size) - start)
+
+    def _gaps(self) -> list[tuple[int, int, int]]:
+        """Return from where to where nothing is held, and before which of the others; the last has no end."""
+        self._held = [each for each in self._held if each[2]() is not None]
+        starts, stops = [start for start, _, _ in self._held], [stop for _, stop, _ in self._held]
+        return list(zip([0, *stops], [*starts, 1 << 62], range(len(starts) + 1), strict=True))
+
+
+@cache
+def _arena(process: int) -> Arena | None:
+    try:
+        return Arena(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except OSError:  # a limit on addresses
+        return None
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return what `torch.empty` does; a large matrix of a CPU is in the process's `Arena`."""
+    count = math.prod(shape)
+    nbytes = count * dtype.itemsize
+    if device.type != "cpu" or nbytes < HELD_FROM:
+        return torch.empty(shape, dtype=dtype, device=device)
+    arena = _arena(os.getpid())
+    found = None if arena is None else arena.take(nbytes)
+    if found is None:
+        return torch.empty(shape, dtype=dtype)
+    # Not a view, which autograd lets nobody change: a tensor that has the storage.
+    storage = torch.frombuffer(found, dtype=dtype).untyped_storage()
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), strides)
+
+
+def give_back() -> None:
+    """Give the kernel back what large matrices left."""
+    if (arena := _arena(os.getpid())) is not None:
+        arena.give_back()

@@ -14,7 +14,7 @@ from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.block import Block, HalvedBlock, OwnRows
 from harness.graph.csr import CSR, Ints, Places, Topology
-from harness.graph.devices import upload
+from harness.graph.devices import let_go, upload
 from harness.graph.disk import RowsOnDisk
 from harness.graph.spmm import choose_engine
 
@@ -276,7 +276,9 @@ class View:
             found = torch.empty((places.size, self.disk.width), dtype=self.dtype)
             self.disk.read(places, found)
             return found
-        return torch.from_numpy(self._graph.features[self._nodes[rows]]).to(self.dtype)
+        found = torch.from_numpy(self._graph.features[self._nodes[rows]]).to(self.dtype)
+        let_go(self._graph.features)
+        return found
 
     @cached_property
     def labels(self) -> Tensor:

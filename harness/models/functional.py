@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from harness.deferred import Function, numba, torch
 from harness.deferred import numpy as np
+from harness.graph.devices import empty
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
     from torch import Tensor
     from torch.autograd.function import FunctionCtx
+    from torch.nn import LayerNorm
 
 
 class Linear:
@@ -21,121 +22,54 @@ class Linear:
 
     In float32 on a CPU the products run in oneDNN: it has the same bits with any number of threads, and AVX-512 kernels
     that are over twice as fast as MKL's on some AMD processors (docs/design/numerics.md). It compiles and keeps a
-    kernel of megabytes for every number of rows; so rows come at once where their number recurs, and by chunks of few
-    sizes where a sampler makes it new each time. Without gradients other numbers are remembered than with them: an
-    evaluation must not change how training rounds.
+    kernel of megabytes for every number of rows; so rows come by chunks of few sizes.
 
     Attributes:
         rounded: whether products are of operands rounded to bfloat16, in both passes, and summed in float32.
     """
 
     def __init__(self) -> None:
-        self.training, self.evaluating = RecurringRows(), RecurringRows()
         self.rounded = False
 
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return the product, [rows, out]."""
-        return self._products([x], [weight], bias)[0]
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, into: Tensor | None = None) -> Tensor:
+        """Return the product, [rows, out]; or `into` of that shape, to which it is added in place."""
+        on_cpu = x.device.type == "cpu" and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        if self.rounded or (on_cpu and x.dtype == torch.float32):
+            result: Tensor = _Linear.apply(x, weight, bias, self.rounded, into)
+            return result
+        found = x @ weight if bias is None else torch.addmm(bias, x, weight)
+        return found if into is None else into.add_(found)
 
     def by_head(self, x: Tensor, weight: Tensor, heads: int) -> Tensor:
         """Return [rows, out]: for each head the product of its columns of `x` [rows, heads * in] and of `weight`."""
         # By columns of a wider matrix oneDNN's product takes up to a thousand times as long.
         columns = [[own.contiguous() for own in each.split(each.shape[1] // heads, 1)] for each in (x, weight)]
-        return torch.cat(self._products(columns[0], columns[1]), 1)
+        return torch.cat([self(*each) for each in zip(*columns, strict=True)], 1)
 
-    def _products(self, xs: Sequence[Tensor], weights: Sequence[Tensor], bias: Tensor | None = None) -> list[Tensor]:
-        """Return the products of matrices that have equally many rows."""
-        pairs, like = list(zip(xs, weights, strict=True)), xs[0]
-        on_cpu = like.device.type == "cpu" and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        if self.rounded or (on_cpu and like.dtype == torch.float32):
-            known = self.training if torch.is_grad_enabled() else self.evaluating
-            recurs = known.has(like.shape[0]) or not on_cpu
-            return [_Linear.apply(x, weight, bias, recurs, self.rounded) for x, weight in pairs]
-        return [x @ weight if bias is None else torch.addmm(bias, x, weight) for x, weight in pairs]
-
-
-KEPT_KERNELS = 8
-
-
-class RecurringRows:
-    """Numbers of rows; those from `LEAST_ROWS` on that come again recur, as far as kernels are kept."""
-
-    def __init__(self) -> None:
-        self._recent: deque[int] = deque(maxlen=64)
-        self._recurring: set[int] = set()
-
-    def has(self, rows: int) -> bool:
-        """Take in a number of rows; whether it recurs."""
-        if rows in self._recent and rows >= LEAST_ROWS and len(self._recurring) < KEPT_KERNELS:
-            self._recurring.add(rows)
-        self._recent.append(rows)
-        return rows in self._recurring
-
-    def state(self) -> tuple[list[int], list[int]]:
-        """Return the recent numbers and those that recur."""
-        return list(self._recent), sorted(self._recurring)
-
-    def restore(self, state: tuple[list[int], list[int]]) -> None:
-        """Know what others knew, by their `state`."""
-        self._recent.clear()
-        self._recent.extend(state[0])
-        self._recurring = set(state[1])
-
-
-KnownRows = list[list[tuple[list[int], list[int]]]]
-"""Of products the `RecurringRows.state` in training and evaluating."""
 
 LEAST_ROWS = 16  # of a product: oneDNN divides the sums of a single row among threads
 ROUNDED_ROWS = 256  # the rows of whole chunks are multiples of it
-PIECE_ROWS, PIECE = 1 << 14, 1 << 18  # rows of a product, and values, that are converted to or from bfloat16 at once
-GRADIENT_ROWS = 2048  # rows of a chunk of x' grad that stays in the second-level cache
+PIECE = 1 << 18  # values that are converted to or from bfloat16 at once
+CHUNK_ROWS = 2048  # rows that a second-level cache holds
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Return the normalised rows of `x` [rows, width], the same bits with any number of threads.
-
-    On a CPU torch sums the gradients of weight and bias by thread; here they are sums of columns, which it does not
-    split.
-    """
-    result: Tensor = _LayerNorm.apply(x, weight, bias, eps)
-    return result
-
-
-class _LayerNorm(Function):
-    @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        out, mean, inverse = torch.native_layer_norm(x, x.shape[1:], weight, bias, eps)
-        ctx.save_for_backward(x, weight, bias, mean, inverse)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        x, weight, bias, mean, inverse = ctx.saved_tensors
-        grad, to_weight = grads[0].contiguous(), None
-        if ctx.needs_input_grad[1]:
-            to_weight = (x - mean).mul_(inverse).mul_(grad).sum(0)  # gone before there is a gradient of x
-        to_x, _, _ = torch.ops.aten.native_layer_norm_backward(
-            grad, x, x.shape[1:], mean, inverse, weight, bias, [ctx.needs_input_grad[0], False, False]
-        )
-        return to_x, to_weight, grad.sum(0) if ctx.needs_input_grad[2] else None, None
-
-
-def _by_chunks(x: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
-    """Return x weight + bias by oneDNN, with kernels for few numbers of rows, none below `LEAST_ROWS`."""
-    out, at = torch.empty((x.shape[0], weight.shape[1]), dtype=dtype, device=x.device), 0
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, into: Tensor | None = None) -> Tensor:
+    """Return x weight + bias, in `dtype`, or `into` and that, by `_chunks` on a CPU."""
+    if x.device.type != "cpu":
+        found = _at_once(x, weight, bias)
+        return found.to(dtype) if into is None else into.add_(found)
+    out, at = empty((x.shape[0], weight.shape[1]), dtype, x.device) if into is None else into, 0
     for rows in _chunks(x):
-        out[at : at + rows.shape[0]] = _product(rows, weight, bias)[: x.shape[0] - at]
+        found, to = _at_once(rows, weight, bias)[: x.shape[0] - at], out[at : at + rows.shape[0]]
+        to.copy_(found) if into is None else to.add_(found)
         at += rows.shape[0]
     return out
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
-    """Return x weight + bias by oneDNN, in float32 or `dtype`; of operands in bfloat16 torch asks it, on a CPU."""
+def _at_once(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x weight + bias by oneDNN; of operands in bfloat16 torch asks it, on a CPU, and the product is rounded."""
     if x.dtype == torch.bfloat16:
-        out = torch.empty((x.shape[0], weight.shape[1]), dtype=dtype, device=x.device)
-        for rows, to in zip(x.split(PIECE_ROWS), out.split(PIECE_ROWS), strict=True):
-            to.copy_(rows @ weight)
-        return out if bias is None else out.add_(bias)
+        return x @ weight if bias is None else (x @ weight).float().add_(bias)
     result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight.t(), bias, "none", [], "")
     return result
 
@@ -145,21 +79,23 @@ class _Linear(Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None, recurs: bool, rounded: bool
+        ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None, rounded: bool, into: Tensor | None
     ) -> Tensor:
         dtype = torch.bfloat16 if rounded else x.dtype
         rows, factor = x.to(dtype), weight.to(dtype)
         ctx.save_for_backward(rows, factor)
-        ctx.dtype = x.dtype  # type: ignore[attr-defined]
-        ctx.has_bias, ctx.product = bias is not None, _product if recurs else _by_chunks  # type: ignore[attr-defined]
-        return ctx.product(rows, factor, bias)  # type: ignore[attr-defined, no-any-return]
+        ctx.dtype, ctx.has_bias = x.dtype, bias is not None  # type: ignore[attr-defined]
+        if into is not None:
+            ctx.mark_dirty(into)
+        return _product(rows, factor, bias, torch.float32, into)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, Tensor | None]:
         rows, factor = ctx.saved_tensors
         grad = grads[0].to(rows.dtype).contiguous()
-        to_x = ctx.product(grad, factor.t(), dtype=ctx.dtype) if ctx.needs_input_grad[0] else None
-        return to_x, _weight_gradient(rows, grad), grads[0].sum(0) if ctx.has_bias else None, None, None
+        to_x = _product(grad, factor.t(), None, ctx.dtype) if ctx.needs_input_grad[0] else None
+        to_into = grads[0] if ctx.needs_input_grad[4] else None
+        return to_x, _weight_gradient(rows, grad), grads[0].sum(0) if ctx.has_bias else None, None, to_into
 
 
 def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
@@ -173,10 +109,10 @@ def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     if grad.shape[1] == 1:
         return (x.float() * grad).sum(0, keepdim=True).t()
     if x.device.type != "cpu":
-        return _product(x.t(), grad)
+        return _at_once(x.t(), grad).float()
     narrow = LEAST_ROWS <= x.shape[1] < grad.shape[1]  # oneDNN copies what is transposed: the narrower of the two
     pairs = zip(_chunks(x), _chunks(grad), strict=True)
-    parts = (_product(rows.t(), to) if narrow else _product(to.t(), rows) for rows, to in pairs)
+    parts = ((_at_once(rows.t(), to) if narrow else _at_once(to.t(), rows)).float() for rows, to in pairs)
     result = next(parts)
     for part in parts:
         result += part
@@ -184,10 +120,10 @@ def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
 
 
 def _chunks(rows: Tensor) -> Iterator[Tensor]:
-    """Yield chunks of `GRADIENT_ROWS`, of a multiple of `ROUNDED_ROWS`, and of a power of two with zeros."""
+    """Yield chunks of `CHUNK_ROWS`, of a multiple of `ROUNDED_ROWS`, and of a power of two with zeros."""
     whole = rows.shape[0] // ROUNDED_ROWS * ROUNDED_ROWS
     if whole:
-        yield from rows[:whole].split(GRADIENT_ROWS)
+        yield from rows[:whole].split(CHUNK_ROWS)
     if left := rows.shape[0] - whole:
         more = max(LEAST_ROWS, 1 << (left - 1).bit_length()) - left
         yield torch.nn.functional.pad(rows[whole:], (0, 0, 0, more)) if more else rows[whole:]
@@ -202,16 +138,21 @@ def dropout(x: Tensor, rate: float, *, rounded: bool = False) -> Tensor:
     if rate == 0 or x.device.type != "cpu":
         x = x if rate == 0 else torch.nn.functional.dropout(x, rate)
         return x.to(torch.bfloat16) if rounded else x
-    result: Tensor = _Dropout.apply(x, rate, _seeds(), False, torch.bfloat16 if rounded else x.dtype)
+    result: Tensor = _Dropout.apply(x, rate, _seeds(), torch.bfloat16 if rounded else x.dtype)
     return result
 
 
-def relu_dropout(x: Tensor, rate: float, *, rounded: bool = False) -> Tensor:
-    """Return dropout(relu(x)); on a CPU in one pass, whose backward needs nothing but the output."""
+def relu_dropout(x: Tensor, rate: float, norm: LayerNorm | None = None, *, rounded: bool = False) -> Tensor:
+    """Return dropout(relu(x)), or of the normalised rows of `x` [rows, width]; on a CPU in one pass.
+
+    The backward pass needs the output, and with `norm` `x`. Its sums have the same bits with any number of threads,
+    where torch sums the gradients of a norm's weight and bias by thread.
+    """
     if x.device.type != "cpu":
-        return dropout(torch.relu(x), rate, rounded=rounded)
+        return dropout(torch.relu(x if norm is None else norm(x)), rate, rounded=rounded)
     seeds = _seeds() if rate else np.zeros(2, np.uint32)  # an evaluation draws nothing of training's numbers
-    result: Tensor = _Dropout.apply(x, rate, seeds, True, torch.bfloat16 if rounded else x.dtype)
+    weights = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
+    result: Tensor = _Activate.apply(x, *weights, rate, seeds, torch.bfloat16 if rounded else x.dtype)
     return result
 
 
@@ -235,53 +176,77 @@ def _seeds() -> NDArray[np.uint32]:
 
 
 class _Dropout(Function):
-    """Dropout, with `relu` of relu(x), whose backward pass needs the output alone; the output is of `dtype`."""
+    """Dropout, whose output is of `dtype`."""
 
     @staticmethod
-    def forward(
-        ctx: FunctionCtx, x: Tensor, rate: float, seeds: NDArray[np.uint32], relu: bool, dtype: torch.dtype
-    ) -> Tensor:
-        out = _masked(_mask_positive if relu else _mask, x, rate, seeds, dtype)
-        if relu:
-            ctx.save_for_backward(out)
-        ctx.rate, ctx.seeds, ctx.relu, ctx.dtype = rate, seeds, relu, x.dtype  # type: ignore[attr-defined]
-        return out
+    def forward(ctx: FunctionCtx, x: Tensor, rate: float, seeds: NDArray[np.uint32], dtype: torch.dtype) -> Tensor:
+        ctx.rate, ctx.seeds, ctx.dtype = rate, seeds, x.dtype  # type: ignore[attr-defined]
+        return _masked(x, rate, seeds, dtype)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
-        if not ctx.relu:
-            return _masked(_mask, grads[0], ctx.rate, ctx.seeds, ctx.dtype), None, None, None, None
-        (out,) = ctx.saved_tensors
-        # The bits of a number in bfloat16, as an integer, are above 0 where the number is.
-        grad, kept = grads[0].contiguous(), _flat(out.view(torch.int16) if out.dtype == torch.bfloat16 else out)
-        result, scale = torch.empty_like(grad, dtype=ctx.dtype), _scale(ctx.dtype, ctx.rate)
-
-        def work(first: int, given: NDArray[Any], made: NDArray[Any]) -> None:
-            _where_positive(kept[first : first + given.size], given, made, scale)
-
-        _by_pieces(work, grad, result)
-        return result, None, None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return _masked(grads[0], ctx.rate, ctx.seeds, ctx.dtype), None, None, None
 
 
-def _masked(kernel: Any, x: Tensor, rate: float, seeds: NDArray[np.uint32], dtype: torch.dtype) -> Tensor:
+def _masked(x: Tensor, rate: float, seeds: NDArray[np.uint32], dtype: torch.dtype) -> Tensor:
     x = x.contiguous()
-    out, scale = torch.empty_like(x, dtype=dtype), _scale(dtype, rate)
-
-    def work(first: int, given: NDArray[Any], made: NDArray[Any]) -> None:
-        kernel(given, made, np.uint32(first % 2**32), *seeds, _threshold(rate), scale)
-
-    _by_pieces(work, x, out)
+    out = empty(x.shape, dtype, x.device)
+    for first, given, made in _pieces(x.view(-1), out.view(-1), PIECE):
+        _write(_mask, first, given, made, *seeds, _threshold(rate), _scale(x.dtype, rate))
     return out
 
 
-def _by_pieces(work: Callable[[int, NDArray[Any], NDArray[Any]], None], x: Tensor, out: Tensor) -> None:
-    """Have `work` make the values of `out` from those of `x`, from the first on; in pieces if one is in bfloat16."""
-    if x.dtype == out.dtype:
-        work(0, _flat(x), _flat(out))
-        return
-    for piece, (given, made) in enumerate(zip(x.view(-1).split(PIECE), out.view(-1).split(PIECE), strict=True)):
-        held = torch.empty(given.numel())
-        work(piece * PIECE, given.float().numpy(), held.numpy())
+class _Activate(Function):
+    """Dropout of ReLU of x, or of its rows normalised; the output is of `dtype`."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, rate: float,
+        seeds: NDArray[np.uint32], dtype: torch.dtype,
+    ) -> Tensor:  # fmt: skip
+        x = x.contiguous()
+        out, moments = empty(x.shape, dtype, x.device), list[tuple["Tensor", "Tensor"]]()
+        for first, given, made in _pieces(x, out, CHUNK_ROWS):
+            if weight is not None:
+                given, *found = torch.native_layer_norm(given, x.shape[1:], weight, bias, eps)
+                moments.append((found[0], found[1]))
+            at = first * x.shape[1:].numel()
+            _write(_mask_positive, at, given, made, *seeds, _threshold(rate), _scale(x.dtype, rate))
+        ctx.save_for_backward(out)
+        if weight is not None and bias is not None:
+            ctx.save_for_backward(out, x, weight, bias, *(torch.cat(each) for each in zip(*moments, strict=True)))
+        ctx.rate, ctx.dtype = rate, x.dtype  # type: ignore[attr-defined]
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        out, *normed = ctx.saved_tensors
+        result, to_weights = empty(out.shape, ctx.dtype, out.device), [torch.zeros_like(each) for each in normed[1:3]]
+        for first, grad, made in _pieces(grads[0].contiguous(), result, CHUNK_ROWS):
+            rows = slice(first, first + len(grad))
+            # The bits of a number in bfloat16, as an integer, are above 0 where the number is.
+            kept = out[rows].view(torch.int16) if out.dtype == torch.bfloat16 else out[rows]
+            _where_positive(_flat(kept), _flat(grad.to(made.dtype)), _flat(made), _scale(ctx.dtype, ctx.rate))
+            if normed:
+                x, mean, inverse = (each[rows] for each in (normed[0], *normed[3:]))
+                for total, part in zip(to_weights, (((x - mean) * inverse).mul_(made), made), strict=True):
+                    total += part.sum(0)
+                of = made, x, x.shape[1:], mean, inverse, *normed[1:3], [True, False, False]
+                made.copy_(torch.ops.aten.native_layer_norm_backward(*of)[0])
+        return result, *(to_weights or (None, None)), None, None, None, None
+
+
+def _pieces(x: Tensor, out: Tensor, size: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield pieces of so many rows of both, which caches hold, and the number of their first row."""
+    for piece, (given, made) in enumerate(zip(x.split(size), out.split(size), strict=True)):
+        yield piece * size, given, made
+
+
+def _write(kernel: Any, first: int, given: Tensor, made: Tensor, *settings: Any) -> None:
+    """Write to `made` what a kernel makes of the values `given`, the first of which has the number `first`."""
+    held = made if given.dtype == made.dtype else torch.empty(given.shape)
+    kernel(_flat(given.to(held.dtype)), _flat(held), np.uint32(first % 2**32), *settings)
+    if held is not made:
         made.copy_(held)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from harness.graph.block import Block, own_rows
 from harness.graph.spmm import unrounded
 from harness.models.architecture import Architecture
-from harness.models.functional import KnownRows, Linear, dropout, layer_norm, relu_dropout
+from harness.models.functional import Linear, dropout, relu_dropout
 from harness.models.layer import MODELS, GraphLayer, ModelSpec, Products
 from harness.spec import PluginSource
 
@@ -67,7 +67,7 @@ class GNN(Architecture, nn.Module):
         self.graph_layers = nn.ModuleList(self._build(MODELS.load(spec.name, source).as_module(), products))
         self.linear_layers = nn.ModuleList(_Linear(*widths) for widths in self.linear_widths)
         self.norms = nn.ModuleList(
-            LayerNorm(width) if spec.norm == "layer" else nn.Identity() for width in self._all_widths[1:-1]
+            nn.LayerNorm(width) if spec.norm == "layer" else nn.Identity() for width in self._all_widths[1:-1]
         )
         self.double()
         generator = torch.Generator().manual_seed(seed)
@@ -81,17 +81,6 @@ class GNN(Architecture, nn.Module):
             product.rounded = self.rounded and mode
         self._rounds = self.rounded and mode and self._layers[0].takes_rounded  # layers' inputs to bfloat16
         return super().train(mode)
-
-    @property
-    def known_rows(self) -> KnownRows:
-        """Which numbers of rows its products have seen: how they round depends on it (see `functional.Linear`)."""
-        return [[rows.state() for rows in (each.training, each.evaluating)] for each in self._products]
-
-    @known_rows.setter
-    def known_rows(self, known: KnownRows) -> None:
-        for each, (training, evaluating) in zip(self._products, known, strict=True):
-            each.training.restore(training)
-            each.evaluating.restore(evaluating)
 
     @property
     def _products(self) -> list[Linear]:
@@ -167,17 +156,8 @@ class GNN(Architecture, nn.Module):
         if before is not None and self.spec.residual and before.shape[1] == out.shape[1]:
             out = out + own_rows(blocks, before)
         rate = self.spec.dropout if self.training else 0.0
-        return relu_dropout(self.norms[index](out), rate, rounded=self._rounds)
-
-
-class LayerNorm(nn.LayerNorm):
-    """torch's, the same bits with any number of threads: see `layer_norm`."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised rows of `x` [rows, width], scaled and shifted."""
-        if x.device.type == "cpu" and torch.is_grad_enabled():
-            return layer_norm(x, self.weight, self.bias, self.eps)
-        return super().forward(x)
+        norm = cast("nn.LayerNorm", self.norms[index]) if self.spec.norm == "layer" else None
+        return relu_dropout(out, rate, norm, rounded=self._rounds)
 
 
 class _Linear(nn.Linear):

@@ -270,21 +270,25 @@ class GraphLayer(Registered, Module):
         """Return the weights that multiply what a node's row sends in a hop, [inputs, width]."""
         return self.weight
 
-    def propagate(self, block: Block, h: Tensor, fetch: Fetch, transform_first: bool) -> Tensor:
-        """Return A H W [num_dst, outputs], in the order that `transforms_first` says.
+    def propagate(
+        self, block: Block, h: Tensor, fetch: Fetch, transform_first: bool, into: Tensor | None = None
+    ) -> Tensor:
+        """Return A H W [num_dst, outputs], in the order that `transforms_first` says; or `into`, and it in place.
 
         A block that communicates is given H, as the papers send it, but with `transform_first`. Arguments as of
         `forward`.
         """
         if transform_first:
-            return self.aggregate(block, fetch(self.linear(h, self.weight)))
+            found = self.aggregate(block, fetch(self.linear(h, self.weight)))
+            return found if into is None else into.add_(found)
         source = fetch(h)
         own = source.own if isinstance(source, Arriving) else source
         weights, inputs = (torch.is_grad_enabled() and x.requires_grad for x in (self.weight, own))
         sizes = block.entries, block.num_dst, block.num_src
         if not block.communicates and self.transforms_first(*sizes, weights=weights, inputs=inputs):
-            return self.aggregate(block, source, lambda rows: self.linear(rows, self.weight))
-        return self.linear(self.aggregate(block, source), self.weight)
+            found = self.aggregate(block, source, lambda rows: self.linear(rows, self.weight))
+            return found if into is None else into.add_(found)
+        return self.linear(self.aggregate(block, source), self.weight, into=into)
 
     def aggregate(self, block: Block, h: Tensor | Arriving, of: Transform | None = None) -> Tensor:
         """Return the layer's propagation of rows, as `Block.aggregate` does, of rounded ones where products are."""

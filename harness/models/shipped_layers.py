@@ -61,8 +61,8 @@ class SageLayer(GraphLayer):
         """See `GraphLayer`."""
         out = self.linear(block.own_rows(h), self.weight_self, self.bias)
         if aggregated is None:
-            return out.add_(self.propagate(block, h, fetch, transform_first))
-        return out.add_(self.linear(aggregated, self.weight))
+            return self.propagate(block, h, fetch, transform_first, out)
+        return self.linear(aggregated, self.weight, into=out)
 
 
 class GATLayer(GraphLayer):
@@ -278,11 +278,8 @@ class MixHopLayer(GraphLayer):
                 t = self.aggregate(blocks[power - 1], fetch(t, power - 1))
             if (number := power - self.first) < 0:
                 continue
-            found: Tensor = self.linear(own_rows(blocks[power:], t), weights[number], biases[number])
-            if self._add and products:
-                products[0] = products[0].add_(found)
-            else:
-                products.append(found)
+            into = products.pop() if self._add and products else None
+            products.append(self.linear(own_rows(blocks[power:], t), weights[number], biases[number], into=into))
         return products[0] if self._add else torch.cat(products, 1)
 
     forward = run  # of all hops at once: no hop has a `forward` of its own

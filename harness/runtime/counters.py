@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from harness.deferred import torch
-from harness.graph.devices import kind_of
+from harness.graph.devices import give_back, kind_of
 
 T = TypeVar("T")
 
@@ -209,7 +209,8 @@ _OPEN: list[None] = []  # an item for each `outside_heap` that has begun
 
 
 def trim_heap() -> None:
-    """Have the C library's heap return its free memory to the kernel, where it is glibc's."""
+    """Return free memory to the kernel: what large matrices left, and of the C library's heap, where it is glibc's."""
+    give_back()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

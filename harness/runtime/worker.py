@@ -145,7 +145,6 @@ class Worker:
             "device": kind_of(self.device).random_state(self.device),
             "others": _global_generators(),
             "buffers": dict(self.model.named_buffers()),
-            "rows": self.model.known_rows,
             "traffic": self.traffic.rows(),
             "between": self.spans.seconds,
             "beside": self.clock.background,
@@ -159,7 +158,6 @@ class Worker:
         with torch.no_grad():
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(state["buffers"][name])
-        self.model.known_rows = state["rows"]
         self.traffic.restore(state["traffic"])
         self.spans.seconds, self.clock.background = state["between"], state["beside"]
         self.meters.restore(state["meters"])

@@ -85,11 +85,10 @@ class Guidance:
 
 
 class _Running(NamedTuple):
-    """An explanation under way: of the model of which step, its weights, and its `known_rows` before."""
+    """An explanation under way: of the model of which step, and its weights."""
 
     step: int
     weights: Tensor
-    rows: list[Any]
     future: Future[_Ended]
 
 
@@ -170,8 +169,7 @@ class Explainer:
 
     def _start_aside(self, step: int, weights: Tensor) -> None:
         assert self._thread is not None
-        rows = self._model.known_rows
-        self._running = _Running(step, weights, rows, self._thread.submit(self._explain_aside, weights, step))
+        self._running = _Running(step, weights, self._thread.submit(self._explain_aside, weights, step))
 
     def _poll(self) -> None:
         if self._running is not None and self._running.future.done():
@@ -188,7 +186,6 @@ class Explainer:
             "due": self._due,
             "best": self._best.state(),
             "running": None if running is None else (running.step, running.weights),
-            "rows": self._model.known_rows if running is None else running.rows,
             "news": self._news,
             "problems": self._problems,
         }
@@ -199,7 +196,6 @@ class Explainer:
         self.steps, self._due, self._news = state["steps"], state["due"], state["news"]
         self._problems = state["problems"]
         self._best.restore(state["best"])
-        self._model.known_rows = state["rows"]
         if state["running"] is not None:
             self._start_aside(*state["running"])
 

@@ -6,8 +6,7 @@ import psutil
 import pytest
 import torch
 
-from harness.models.functional import KEPT_KERNELS, PIECE, Linear, RecurringRows, drop_values, dropout, relu_dropout
-from harness.models.gnn import LayerNorm
+from harness.models.functional import PIECE, Linear, drop_values, dropout, relu_dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -96,23 +95,6 @@ def test_relu_dropout_at_rate_zero_is_relu_and_keeps_nan() -> None:
     torch.testing.assert_close(relu_dropout(x, 0), torch.relu(x), equal_nan=True)
 
 
-def test_kernels_are_kept_for_recurring_row_counts_only() -> None:
-    seen = RecurringRows()
-    assert not any(seen.has(rows) for rows in range(100, 400))
-    assert not seen.has(17)
-    assert seen.has(17)
-    assert sum(seen.has(rows) for rows in range(1000, 1050) for _ in range(2)) == KEPT_KERNELS - 1
-
-
-def test_an_evaluation_does_not_change_which_kernels_train() -> None:
-    linear, weight, x = Linear(), torch.randn(8, 4), torch.randn(17, 8)
-    with torch.no_grad():
-        for _ in range(3):
-            linear(x, weight)
-    assert not linear.training.has(17)
-    assert linear.evaluating.has(17)
-
-
 @pytest.mark.slow
 def test_new_row_counts_do_not_grow_the_process() -> None:
     linear, weight = Linear(), torch.randn(128, 128, requires_grad=True)
@@ -144,24 +126,25 @@ def test_lost_values_are_a_share_that_depends_on_the_seed_alone() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rows", [0, 1, 5000])
-def test_layer_norm_is_torchs(dtype: torch.dtype, rows: int) -> None:
+@pytest.mark.parametrize("rate", [0, 0.3])
+def test_activation_of_normalised_rows_is_torchs(dtype: torch.dtype, rows: int, rate: float) -> None:
     torch.manual_seed(0)
-    own, plain = (module(24, dtype=dtype) for module in (LayerNorm, torch.nn.LayerNorm))
+    norm = torch.nn.LayerNorm(24, dtype=dtype)
     x, direction = torch.randn(rows, 24, dtype=dtype) * 3 + 1, torch.randn(rows, 24, dtype=dtype)
+    with torch.no_grad():
+        norm.weight.copy_(torch.linspace(-1, 2, 24))
+        norm.bias.copy_(torch.linspace(3, -1, 24))
     found = []
-    for module in (own, plain):
-        with torch.no_grad():
-            module.weight.copy_(torch.linspace(-1, 2, 24))
-            module.bias.copy_(torch.linspace(3, -1, 24))
+    for work in (lambda x: relu_dropout(x, rate, norm), lambda x: dropout(torch.relu(norm(x)), rate)):
+        torch.manual_seed(5)
         inputs = x.clone().requires_grad_()
-        out = module(inputs)
+        out = work(inputs)
+        norm.zero_grad()
         out.backward(direction)
-        found.append([out, inputs.grad, module.weight.grad, module.bias.grad])
+        found.append([out, inputs.grad, norm.weight.grad, norm.bias.grad])
     tolerance = {"rtol": 1e-4, "atol": 1e-3} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-10}
     for got, wanted in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted, **tolerance)
-    with torch.no_grad():
-        assert torch.equal(own(x), found[0][0])
 
 
 def test_layer_norm_has_the_same_bits_with_any_number_of_threads() -> None:
@@ -171,8 +154,8 @@ def test_layer_norm_has_the_same_bits_with_any_number_of_threads() -> None:
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            norm, inputs = LayerNorm(48), x.clone().requires_grad_()
-            norm(inputs).backward(direction)
+            norm, inputs = torch.nn.LayerNorm(48), x.clone().requires_grad_()
+            relu_dropout(inputs, 0, norm).backward(direction)
             found.append(torch.cat([inputs.grad.reshape(-1), norm.weight.grad, norm.bias.grad]))
     finally:
         torch.set_num_threads(before)
