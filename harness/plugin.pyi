@@ -18,6 +18,7 @@ from .graph.csr import pointers as pointers
 from .graph.csr import row_of_entries as row_of_entries
 from .graph.csr import running_sums as running_sums
 from .graph.csr import sums_of_rows as sums_of_rows
+from .graph.devices import fresh as fresh
 from .graph.devices import kind_of as kind_of
 from .graph.devices import upload as upload
 from .graph.kernels import batch_seed as batch_seed
@@ -85,7 +86,6 @@ from .runtime.pipelined import stale_memory as stale_memory
 from .runtime.report import TrialError as TrialError
 from .runtime.row_plan import Plan as Plan
 from .runtime.row_plan import RowPlan as RowPlan
-from .runtime.row_plan import fresh as fresh
 from .runtime.row_plan import take as take
 from .runtime.run_config import MAPPED as MAPPED
 from .runtime.run_config import CachePolicy as CachePolicy

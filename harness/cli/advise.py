@@ -87,7 +87,8 @@ def advise(
     check_writable(store.directory)
     check_cache()
     download_lacking(trials, store, run_options)
-    there = [_in_parts(trial, machines.ranks) for trial in trials]
+    split = {"parts": machines.ranks}
+    there = [each.model_copy(update={"partition": each.partition.model_copy(update=split)}) for each in trials]
     InputCache(asked.data_dir, apart=True).get(there[0], typer.echo)  # first, as it may not be possible
 
     def run(suite: Suite, some: Sequence[TrialConfig]) -> int:
@@ -135,10 +136,6 @@ def _shared(asked: SuiteOptions, seconds: float) -> list[str]:
         f"about {whole}; the making of data and parts comes on top"
     )
     return [f"train.seconds={each}", *overrides]
-
-
-def _in_parts(trial: TrialConfig, parts: int) -> TrialConfig:
-    return trial.model_copy(update={"partition": trial.partition.model_copy(update={"parts": parts})})
 
 
 def _show(

@@ -11,7 +11,7 @@ from harness.deferred import Function, torch
 from harness.deferred import numpy as np
 from harness.graph.attention import Edges, Gradients, Sums, by_head, spread
 from harness.graph.csr import CSR
-from harness.graph.devices import empty
+from harness.graph.devices import fresh
 from harness.graph.spmm import Engine, choose_engine, unrounded
 
 if TYPE_CHECKING:
@@ -352,7 +352,7 @@ def _scaled(rows: Tensor, scale: Tensor | None, rounded: bool) -> Tensor:
     dtype = torch.bfloat16 if rounded else rows.dtype
     if scale is None:
         return rows.to(dtype)
-    return torch.mul(rows, scale, out=empty(rows.shape, dtype, rows.device))
+    return torch.mul(rows, scale, out=fresh(rows, *rows.shape, dtype=dtype))
 
 
 class _Attend(Function):

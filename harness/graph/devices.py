@@ -9,7 +9,7 @@ import math
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -100,12 +100,6 @@ def kind_of(device: torch.device) -> DeviceKind:
     return KINDS[device.type]
 
 
-def let_go(array: NDArray[Any]) -> None:
-    """Have this process hold no page of the file that an array is mapped from, if it is; the kernel keeps them."""
-    if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        array.base.madvise(mmap.MADV_DONTNEED)
-
-
 def upload(host: NDArray[Any] | Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """Return what is in the host's memory on the device, as `dtype` if that is given; the host does not wait for it.
 
@@ -134,11 +128,11 @@ class Arena:
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._mapping.madvise(mmap.MADV_HUGEPAGE)
         self._bytes = np.frombuffer(self._mapping, np.uint8)
-        self._held: list[tuple[int, int, weakref.ref[NDArray[np.uint8]]]] = []  # from, to, and who reads it; ascending
+        self._held: list[tuple[int, int, weakref.ref[NDArray[np.uint8]]]] = []  # from, to, what refers to it
         self._lock = Lock()
 
     def take(self, nbytes: int) -> NDArray[np.uint8] | None:
-        """Return so many bytes, nobody else's as long as somebody refers to them; None if there is no room."""
+        """Return so many bytes, which no other call gets while they are referred to; None if there is no room."""
         with self._lock:
             gaps, size = self._gaps(), -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
             _, start, place = min((stop - start, start, place) for start, stop, place in gaps if stop - start >= size)
@@ -149,10 +143,10 @@ class Arena:
         return found
 
     def give_back(self) -> None:
-        """Give the kernel back what nobody refers to."""
+        """Give the kernel back what is not referred to."""
         with self._lock:
             for start, stop, _ in self._gaps():
-                if stop > start and hasattr(mmap, "MADV_DONTNEED"):
+                if stop > start:
                     self._mapping.madvise(mmap.MADV_DONTNEED, start, min(stop, self._bytes.size) - start)
 
     def _gaps(self) -> list[tuple[int, int, int]]:
@@ -170,20 +164,20 @@ def _arena(process: int) -> Arena | None:
         return None
 
 
-def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return what `torch.empty` does; a large matrix of a CPU is in the process's `Arena`."""
-    count = math.prod(shape)
-    nbytes = count * dtype.itemsize
-    if device.type != "cpu" or nbytes < HELD_FROM:
-        return torch.empty(shape, dtype=dtype, device=device)
-    arena = _arena(os.getpid())
-    found = None if arena is None else arena.take(nbytes)
-    if found is None:
-        return torch.empty(shape, dtype=dtype)
-    # Not a view, which autograd lets nobody change: a tensor that has the storage.
+def fresh(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Return memory on the device of `like`, and of its dtype if no other is given, as it comes.
+
+    A large matrix of a CPU is in the process's `Arena`.
+    """
+    dtype = dtype or like.dtype
+    nbytes = math.prod(shape) * dtype.itemsize
+    arena = _arena(os.getpid()) if like.device.type == "cpu" and nbytes >= HELD_FROM else None
+    if arena is None or (found := arena.take(nbytes)) is None:
+        return like.new_empty(shape, dtype=dtype)
+    # Not a view, which autograd does not let be changed: a tensor that has the storage.
     storage = torch.frombuffer(found, dtype=dtype).untyped_storage()
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), strides)
+    return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)
 
 
 def give_back() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.block import Block, HalvedBlock, OwnRows
 from harness.graph.csr import CSR, Ints, Places, Topology
-from harness.graph.devices import let_go, upload
+from harness.graph.devices import upload
 from harness.graph.disk import RowsOnDisk
 from harness.graph.spmm import choose_engine
 
@@ -277,7 +278,8 @@ class View:
             self.disk.read(places, found)
             return found
         found = torch.from_numpy(self._graph.features[self._nodes[rows]]).to(self.dtype)
-        let_go(self._graph.features)
+        if isinstance(file := getattr(self._graph.features, "base", None), mmap.mmap):
+            file.madvise(mmap.MADV_DONTNEED)  # its pages are the kernel's, and not this process's
         return found
 
     @cached_property

@@ -28,7 +28,7 @@ from harness.deferred import Deferred, intrinsic, numba, torch
 from harness.deferred import numpy as np
 from harness.errors import UserError
 from harness.graph.csr import CSR
-from harness.graph.devices import empty
+from harness.graph.devices import fresh
 from harness.graph.kernels import write_prefetch
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def multiply_by_numba(matrix: CSR, x: Tensor) -> Tensor:
     Sums do not depend on the number of threads.
     """
     rounded = x.dtype == torch.bfloat16
-    out = empty((matrix.num_rows, x.shape[1]), torch.float32 if rounded else x.dtype, x.device)
+    out = fresh(x, matrix.num_rows, x.shape[1], dtype=torch.float32 if rounded else None)
     bounds, x = row_chunks(matrix), x.contiguous()
     weights = None if matrix.values is None else matrix.values.to(out.dtype).numpy()
     rows = (x.view(torch.int16) if rounded else x).numpy()

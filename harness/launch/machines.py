@@ -22,7 +22,7 @@ from harness.files import SMALL, read_object
 from harness.graph.kernels import PACKAGES, Versions, stream
 from harness.launch.fork_server import NoWarmStart, fork_server, preload
 from harness.launch.group import GroupResult, OnProgress, run_group
-from harness.launch.hardware import blocks, capacity, cores_of, near_cores, threads_of, usable_cores
+from harness.launch.hardware import blocks, cores_of, near_cores, threads_of, usable_cores
 from harness.launch.inputs import InputCache, NotPrepared, Report, TrialInputs, is_inductive
 from harness.launch.network import network, why_not
 from harness.launch.process import WORKER, Placement, placements_of, rank_environment, scratch
@@ -62,7 +62,7 @@ class TrialJob:
     failed_elsewhere: Callable[[], bool] = lambda: False  # whether a rank on another machine has failed; asked often
     kernels: bool = False  # ranks write which compiled kernels they have called
 
-    def write(self, collective_s: float, *, threads: int, cores: int, room: int, audit: bool = False) -> Path:
+    def write(self, collective_s: float, *, threads: int, cores: int, audit: bool = False) -> Path:
         """Write the file that every rank reads (`harness.runtime.job.Job`) and return its path."""
         views = {key: str(getattr(self.inputs, key)) for key in ("graph", "train_view", "full_view")}
         if self.inputs.rows is not None:
@@ -76,7 +76,6 @@ class TrialJob:
             "out": str(self.out),
             "threads": threads,
             "cores": cores,
-            "room": room,
             "attempt": uuid.uuid4().hex,  # integrity checks draw from it what no method can predict
             "collective_timeout_s": collective_s,
             "audit": audit,
@@ -169,9 +168,8 @@ class OneMachine:
         trial, threads = job.trial, self.threads(job.trial)
         own = cores_of(trial, self.nodes, len(self.slot.cores or ()))
         near = near_cores(self.slot.gpus) if trial.device == "cuda" else []
-        room = capacity().machine // max(1, len(placements))
         return run_group(
-            job.write(self.timeouts.collective_s, threads=threads, cores=own, room=room, audit=self.audit),
+            job.write(self.timeouts.collective_s, threads=threads, cores=own, audit=self.audit),
             [self.slot.placed(each, own, near) for each in placements],
             threads=threads,
             timeout_s=self.timeouts.trial_s,

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from harness.deferred import torch
 from harness.errors import UserError
+from harness.models.functional import CHUNK_ROWS
 from harness.models.layer import MODELS, BlockSize, GraphLayer, LayerCase, LayerValues, ModelSpec, Products, Work
 from harness.spec import PluginSource
 
@@ -222,11 +223,12 @@ def training_values(
     for i, (layer, output) in enumerate(zip(passes, outputs, strict=True)):
         last = i + 1 == len(passes)
         normed = output if model.spec.norm == "layer" and not last else 0
+        piece = min(normed, CHUNK_ROWS * model.spec.hidden)  # of rows that are normalised, in both passes
         masks = output + output // itemsize if cuda and not last else 0
         kept += layer.kept
         # Between two layers are the activation, which the next one keeps, and (backwards) two gradients.
         between = 3 * loss_rows * model.outputs + output if last else 2 * output + masks
-        peak = max(peak, kept + layer.forward, kept + normed + between + output, kept + output + layer.backward)
+        peak = max(peak, kept + layer.forward, kept + normed + piece + between + output, kept + output + layer.backward)
         kept += normed + masks
     return peak
 

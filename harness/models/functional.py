@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.deferred import Function, numba, torch
 from harness.deferred import numpy as np
-from harness.graph.devices import empty
+from harness.graph.devices import fresh
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,11 +54,11 @@ CHUNK_ROWS = 2048  # rows that a second-level cache holds
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, into: Tensor | None = None) -> Tensor:
-    """Return x weight + bias, in `dtype`, or `into` and that, by `_chunks` on a CPU."""
+    """Return x weight + bias, in `dtype`, or `into` and that; by `_chunks` on a CPU."""
     if x.device.type != "cpu":
         found = _at_once(x, weight, bias)
         return found.to(dtype) if into is None else into.add_(found)
-    out, at = empty((x.shape[0], weight.shape[1]), dtype, x.device) if into is None else into, 0
+    out, at = fresh(x, x.shape[0], weight.shape[1], dtype=dtype) if into is None else into, 0
     for rows in _chunks(x):
         found, to = _at_once(rows, weight, bias)[: x.shape[0] - at], out[at : at + rows.shape[0]]
         to.copy_(found) if into is None else to.add_(found)
@@ -190,7 +190,7 @@ class _Dropout(Function):
 
 def _masked(x: Tensor, rate: float, seeds: NDArray[np.uint32], dtype: torch.dtype) -> Tensor:
     x = x.contiguous()
-    out = empty(x.shape, dtype, x.device)
+    out = fresh(x, *x.shape, dtype=dtype)
     for first, given, made in _pieces(x.view(-1), out.view(-1), PIECE):
         _write(_mask, first, given, made, *seeds, _threshold(rate), _scale(x.dtype, rate))
     return out
@@ -205,7 +205,7 @@ class _Activate(Function):
         seeds: NDArray[np.uint32], dtype: torch.dtype,
     ) -> Tensor:  # fmt: skip
         x = x.contiguous()
-        out, moments = empty(x.shape, dtype, x.device), list[tuple["Tensor", "Tensor"]]()
+        out, moments = fresh(x, *x.shape, dtype=dtype), list[tuple["Tensor", "Tensor"]]()
         for first, given, made in _pieces(x, out, CHUNK_ROWS):
             if weight is not None:
                 given, *found = torch.native_layer_norm(given, x.shape[1:], weight, bias, eps)
@@ -221,7 +221,7 @@ class _Activate(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         out, *normed = ctx.saved_tensors
-        result, to_weights = empty(out.shape, ctx.dtype, out.device), [torch.zeros_like(each) for each in normed[1:3]]
+        result, to_weights = fresh(out, *out.shape, dtype=ctx.dtype), [torch.zeros_like(each) for each in normed[1:3]]
         for first, grad, made in _pieces(grads[0].contiguous(), result, CHUNK_ROWS):
             rows = slice(first, first + len(grad))
             # The bits of a number in bfloat16, as an integer, are above 0 where the number is.
@@ -229,8 +229,8 @@ class _Activate(Function):
             _where_positive(_flat(kept), _flat(grad.to(made.dtype)), _flat(made), _scale(ctx.dtype, ctx.rate))
             if normed:
                 x, mean, inverse = (each[rows] for each in (normed[0], *normed[3:]))
-                for total, part in zip(to_weights, (((x - mean) * inverse).mul_(made), made), strict=True):
-                    total += part.sum(0)
+                to_weights[0] += (x - mean).mul_(inverse).mul_(made).sum(0)
+                to_weights[1] += made.sum(0)
                 of = made, x, x.shape[1:], mean, inverse, *normed[1:3], [True, False, False]
                 made.copy_(torch.ops.aten.native_layer_norm_backward(*of)[0])
         return result, *(to_weights or (None, None)), None, None, None, None

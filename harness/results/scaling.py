@@ -148,10 +148,11 @@ class Shape:
             found[parts] = split
         elif published is not None and not batches:
             found[parts] = float(published)
-        bytes_of = {} if batches else {each: _exchanged(own[0]) for each, own in known.items() if each > 1}
+        first = {} if batches else {each: own[0].result for each, own in known.items() if each > 1}
+        bytes_of = {each: between_ranks(of) - float(of.get("bytes_model") or 0) for each, of in first.items()}
         if bytes_of and sent is not None:
             of = max(bytes_of)
-            bytes_of[parts] = sent - (known[of][0].result.get("bytes_model") or 0) * (parts - 1) / (of - 1)
+            bytes_of[parts] = sent - (first[of].get("bytes_model") or 0) * (parts - 1) / (of - 1)
         edges = [row["edges"] for row in table if row["part"] != TOTAL]
         return cls(found, bytes_of, imbalance(edges) if sum(edges) and not batches else None)
 
@@ -264,8 +265,3 @@ def _split(table: Sequence[Mapping[str, Any]], *, batches: bool) -> float | None
     if total is None:
         return None
     return float(total["edges_cut"] / max(1, total["edges"]) if batches else total["boundary"])
-
-
-def _exchanged(record: Record) -> float:
-    """Return the bytes that an epoch's exchanges send, all ranks."""
-    return between_ranks(record.result) - float(record.result.get("bytes_model") or 0)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.block import Block
-from harness.graph.devices import kind_of
+from harness.graph.devices import fresh, kind_of
 from harness.graph.kernels import batch_seed
 from harness.metrics import Phase, Purpose
 from harness.runtime.clock import Clock
@@ -336,9 +336,9 @@ class Background:
         """
         comm, finish = self._comm, None
         if (packed := comm.pack(rows, purpose, layer, direction)) is not None:
-            finish = partial(comm.unpack, out=rows.new_empty((sum(recv_counts), *rows.shape[1:])))
+            finish = partial(comm.unpack, out=fresh(rows, sum(recv_counts), *rows.shape[1:]))
         sent = rows if packed is None else packed
-        out = sent.new_empty((sum(recv_counts), *sent.shape[1:]))
+        out = fresh(sent, sum(recv_counts), *sent.shape[1:])
         comm.count_rows(sent, send_counts, recv_counts, purpose, layer, direction, overlapped=True)
 
         def move(aside: Communicator) -> Tensor:

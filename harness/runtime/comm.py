@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.deferred import dist, torch
-from harness.graph.devices import empty, kind_of, upload
+from harness.graph.devices import fresh, kind_of, upload
 from harness.metrics import PURPOSES, WITHIN, Phase, Purpose
 from harness.runtime.clock import Clock
 from harness.runtime.job import ProgressBeacon
@@ -246,7 +246,7 @@ class Communicator:
             `out`, grouped by sender in rank order.
         """
         if out is None:
-            out = empty((sum(recv_counts), *rows.shape[1:]), rows.dtype, rows.device)
+            out = fresh(rows, sum(recv_counts), *rows.shape[1:])
         if self.world == 1:
             return out.copy_(rows)
         packed = None if exact else self.pack(rows, purpose, layer, direction)

@@ -203,7 +203,7 @@ class PackageEnergy:
 
 PROC = Path("/proc/self")
 THRESHOLD = "MALLOC_MMAP_THRESHOLD_"
-HELD_BYTES, TIGHT_BYTES, OUTSIDE_BYTES = 2**30, 2**24, 2**20
+HELD_BYTES, OUTSIDE_BYTES = 2**30, 2**20
 _MMAP_THRESHOLD = -3  # of mallopt
 _OPEN: list[None] = []  # an item for each `outside_heap` that has begun
 
@@ -234,17 +234,7 @@ def outside_heap() -> Iterator[None]:
     finally:
         _OPEN.pop()
         if not _OPEN:  # an int; the variable's own limit is that of a size
-            option(_MMAP_THRESHOLD, min(int(os.environ.get(THRESHOLD, after)), 2**31 - 1))
-
-
-def tighten_heap() -> bool:
-    """Have blocks from 16 MiB on allocated outside of the heap, from the end of the `outside_heap` that is open.
-
-    An epoch takes longer, and its heap has no holes (docs/design/cores-and-memory.md). False: a user's own limit stays.
-    """
-    if ours := os.environ.get(THRESHOLD) == str(HELD_BYTES):
-        os.environ[THRESHOLD] = str(TIGHT_BYTES)
-    return ours
+            option(_MMAP_THRESHOLD, min(int(after), 2**31 - 1))
 
 
 class PeakMemory:

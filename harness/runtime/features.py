@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.csr import Places, on_host
-from harness.graph.devices import kind_of, upload
+from harness.graph.devices import fresh, kind_of, upload
 from harness.graph.disk import RowsOnDisk
 from harness.metrics import Purpose
 from harness.runtime.comm import Communicator, Direction
-from harness.runtime.row_plan import Plan, RowPlan, RowPlanOnDevice, fresh, take, write
+from harness.runtime.row_plan import Plan, RowPlan, RowPlanOnDevice, take, write
 from harness.sampling.sample import Tables
 
 if TYPE_CHECKING:

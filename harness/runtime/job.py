@@ -52,7 +52,6 @@ class Job(Spec):
     attempt: str  # names this run of the trial on this machine, and no other
     threads: int = 1  # CPU threads of a rank
     cores: int = 1  # cores that a rank may keep busy
-    room: int | None = None  # a rank's share of the machine's memory, in bytes
     collective_timeout_s: float = 300  # how long a rank waits for its peers
     # where the ranks find each other instead when they run on several machines
     rendezvous: RanksRendezvous | None = None

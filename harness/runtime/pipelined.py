@@ -11,6 +11,7 @@ from pydantic import Field
 
 from harness.deferred import Function, torch
 from harness.graph.block import Block
+from harness.graph.devices import fresh
 from harness.graph.partition import Halo
 from harness.metrics import Metric
 from harness.models.functional import dropout
@@ -42,7 +43,7 @@ class BoundaryInputs:
         """Return the features [nodes, F] in the order of the boundary; `received` are those of `halo`."""
         if not self.cached.numel():
             return received
-        features = received.new_empty((self.sent.numel() + self.cached.numel(), received.shape[1]))
+        features = fresh(received, self.sent.numel() + self.cached.numel(), received.shape[1])
         features[self.sent] = received
         features[self.cached] = self.rows
         return features
@@ -214,8 +215,8 @@ class _Stale(Function):
         exchange, layer, inner = ctx.exchange, ctx.layer, ctx.inner  # type: ignore[attr-defined]
         (grad,) = grads
         arrived = exchange.pipeline.gradients(grad[inner:], layer, exchange.read)
-        fresh = grad[:inner]
-        return fresh if arrived is None else fresh.index_add(0, *arrived), None, None
+        own = grad[:inner]
+        return own if arrived is None else own.index_add(0, *arrived), None, None
 
 
 def _result(transfer: Tensor | Pending[Tensor]) -> Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from harness.deferred import numba, torch
 from harness.deferred import numpy as np
 from harness.graph.csr import on_host
-from harness.graph.devices import upload
+from harness.graph.devices import fresh, upload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -172,15 +172,6 @@ class RowPlanOnDevice:
 
     def copy_repeated(self, result: Tensor) -> None:
         """See `RowPlan.copy_repeated`: no node is met twice."""
-
-
-def fresh(like: Tensor, *shape: int) -> Tensor:
-    """Return memory of the dtype and on the device of `like`, as it comes."""
-    # On a CPU it is numpy's, which asks for huge pages where that is 4 MiB or more; to clear small ones, which
-    # torch gets, takes several times as long as to copy rows there.
-    if like.device.type != "cpu":
-        return like.new_empty(shape)
-    return torch.from_numpy(np.empty(shape, like[:0].numpy().dtype))
 
 
 def take(rows: Tensor, at: Tensor, columns: Tensor | None, out: Tensor | None = None) -> Tensor:

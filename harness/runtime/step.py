@@ -12,7 +12,7 @@ from harness.deferred import Function, torch
 from harness.errors import UserError
 from harness.graph.block import Arriving, Block
 from harness.graph.csr import Places
-from harness.graph.devices import empty, kind_of, upload
+from harness.graph.devices import fresh, kind_of, upload
 from harness.graph.partition import Halo, Partition
 from harness.graph.spmm import unrounded
 from harness.runtime.comm import Communicator
@@ -30,7 +30,7 @@ def send_boundary(start: Callable[..., Any], h: Tensor, halo: Halo, layer: int, 
 
     `h` [n_in, width]: a layer's inner rows; of bfloat16 they are sent as float32, unless a codec rounds them.
     """
-    rows = empty((halo.send_index.numel(), h.shape[1]), h.dtype, h.device)
+    rows = fresh(h, halo.send_index.numel(), h.shape[1])
     rows, purpose = unrounded(torch.index_select(h, 0, halo.send_index, out=rows)), "embedding" if layer else "feature"
     counts = halo.send_counts, halo.recv_counts
     return start(rows, *counts, purpose=purpose, layer=layer, direction="forward", **others)
@@ -63,7 +63,7 @@ class _SyncExchange(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, h: Tensor, exchange: SyncExchange, layer: int) -> Tensor:
         halo, inner = exchange.halo, h.shape[0]
-        source = empty((inner + sum(halo.recv_counts), h.shape[1]), h.dtype, h.device)
+        source = fresh(h, inner + sum(halo.recv_counts), h.shape[1])
         source[:inner] = h
         if h.dtype == torch.bfloat16:
             source[inner:] = send_boundary(exchange.move, h, halo, layer)
@@ -79,7 +79,7 @@ class _SyncExchange(Function):
         (grad,) = grads
         counts, boundary = (halo.recv_counts, halo.send_counts), unrounded(grad[inner:])
         incoming = exchange.move(boundary, *counts, purpose="gradient", layer=layer, direction="backward")
-        result = empty((inner, grad.shape[1]), grad.dtype, grad.device).copy_(grad[:inner])
+        result = fresh(grad, inner, grad.shape[1]).copy_(grad[:inner])
         return result.index_add_(0, halo.send_index, incoming.to(grad.dtype)), None, None
 
 

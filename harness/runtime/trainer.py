@@ -22,7 +22,7 @@ from harness.models.layer import BlockSize
 from harness.runtime.audit import CpuAccount, NetworkAccount, Used
 from harness.runtime.checkpoint import Checkpoints
 from harness.runtime.comm import Communicator
-from harness.runtime.counters import outside_heap, tighten_heap, trim_heap
+from harness.runtime.counters import outside_heap, trim_heap
 from harness.runtime.evaluation import evaluate, evaluate_in_chunks
 from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SCORED, SETUP, EpochAccount, Inputs, Integrity
 from harness.runtime.method import METHODS
@@ -155,7 +155,6 @@ def loss_sum(logits: Tensor, loss: Loss, pos_weight: float = 1.0) -> Tensor:
 TUNED_ON = ("train", "val")  # splits that a trial of a tuning is scored on
 REHEARSED_S = 2.0  # so many seconds after its first step a rehearsal takes no further one
 # Columns of an epoch's row that an evaluation fills in.
-TIGHT_FROM = 0.5  # of a rank's share of the machine's memory, from which on its heap has no room for holes
 SCORES = ("train_score", "val_score", "test_score", "sampled_val_score", "sampled_test_score")
 
 
@@ -564,9 +563,6 @@ def set_up(worker: Worker, report: RankReport, account: CpuAccount | None = None
     account = trainer.account  # it has seen the threads from before any method
     seconds, found, metrics = worker.spans.seconds.copy(), worker.found.copy(), trainer.method.setup_metrics()
     report.setup(worker, trainer.method, seconds, metrics)
-    room = worker.job.room if worker.device.type == "cpu" else None
-    if room and sum(trainer.method.memory_components().values()) > TIGHT_FROM * room and tighten_heap():
-        report.flag("memory", "tensors take more than half of what a rank has: freed blocks go back, which takes time")
     start = time.perf_counter()
     if worker.job.config.timing != "off":
         with worker.traffic.during("compile"):

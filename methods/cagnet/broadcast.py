@@ -22,6 +22,7 @@ from harness.plugin import (
     Purpose,
     Sums,
     by_head,
+    fresh,
     induce_columns,
     spread,
 )
@@ -103,7 +104,7 @@ class Mesh:
         """
         for root in self.column:
             is_own = root == self.comm.rank
-            rows = own if is_own else own.new_empty((counts[root], *own.shape[1:]))
+            rows = own if is_own else fresh(own, counts[root], *own.shape[1:])
             self.comm.broadcast(rows, root, self.column, self._process_group, **label)
             if not is_own:
                 yield root, rows
@@ -130,7 +131,7 @@ class Mesh:
         busy, and one block is in memory.
         """
         for to, source in self._steps(members):
-            yield self._pass(term(to), like.new_empty(like.shape), to, source, label)
+            yield self._pass(term(to), fresh(like, *like.shape), to, source, label)
 
     def fetch(self, members: range, rank: int, rows: Tensor, count: int, label: Label) -> Tensor:
         """Return the `count` rows that `rank` has for this one, which has `rows` for another.
@@ -138,7 +139,7 @@ class Mesh:
         At once every member asks the one that is as far after it.
         """
         asker = members[(2 * members.index(self.comm.rank) - members.index(rank)) % len(members)]
-        return self._pass(rows, rows.new_empty((count, rows.shape[1])), asker, rank, label)
+        return self._pass(rows, fresh(rows, count, rows.shape[1]), asker, rank, label)
 
     def replicate(self, x: Tensor, label: Label) -> Tensor:
         """Fill in the rows of the group's other ranks in `x` [num_rows, width], which has this rank's."""
@@ -150,7 +151,7 @@ class Mesh:
         """Return the group's rows [num_rows, width] of which this rank has `own`; input features."""
         if len(self.group) == 1:
             return own
-        x = own.new_empty((self.num_rows, own.shape[1]))
+        x = fresh(own, self.num_rows, own.shape[1])
         x[self.own] = own
         return self.replicate(x, Label(purpose="feature", layer=0, direction="forward"))
 
@@ -385,7 +386,7 @@ class BroadcastBlock(Block):
         own = torch.cat([part[mesh.own].flatten(1) for part in parts[:2]], 1)
         mesh.scatter_sum(mesh.column, term, own, label, sent)
         mesh.scatter_sum(mesh.group, lambda rank: queries[mesh.rows[rank]], queries[mesh.own], label)
-        packed = z.new_empty((mesh.num_rows, width + 2 * heads))
+        packed = fresh(z, mesh.num_rows, width + 2 * heads)
         packed[mesh.own] = torch.cat([own, queries[mesh.own]], 1)
         mesh.replicate(packed, label)
         to_z, keys, to_queries = packed.split([width, heads, heads], 1)

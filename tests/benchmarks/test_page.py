@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report.conftest import browser as browser  # a fixture
 from report.fake import Method, write_results
 
 from harness.report import write_report

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,16 +22,14 @@ from numpy.typing import NDArray
 
 from harness.graph.block import MEAN, Block
 from harness.graph.csr import CSR, Topology
-from harness.graph.spmm import SLAB, Engine, multiply_by_numba
-from harness.models.functional import RecurringRows
+from harness.models.functional import ROUNDED_ROWS
 from harness.models.layer import Products
 from harness.models.shipped_layers import SageLayer
 from harness.sampling.sample import Tables
-from harness.sampling.subgraphs import ClippedNodes, ImportanceSubgraphs, induced
+from harness.sampling.subgraphs import ImportanceSubgraphs, induced
 
 FEATURES, HIDDEN = (50, 200, 602), (128, 512, 1024)
-SIZE, LINE, EXTRA = 8000, 16, 9
-STEPS = 300
+SIZE, EXTRA = 8000, 137
 TURNS = 5  # of which the first is not timed
 PAYS = 1.02
 
@@ -64,11 +61,11 @@ class Subgraph:
 
 
 def subgraphs() -> tuple[Subgraph, Subgraph]:
-    """Return one whose nodes are some more than a multiple of a cache line's, and the same without those."""
+    """Return one whose nodes are some more than a multiple of a chunk's, and the same without those."""
     topology = case_topology("case233k")
     tables = Tables(topology.num_nodes)
     sampler = ImportanceSubgraphs(topology, MEAN, tables, SIZE)
-    nodes = next(n for n in map(sampler.sampler.sample, range(1000)) if n.size % LINE == EXTRA)
+    nodes = next(n for n in map(sampler.sampler.sample, range(1000)) if n.size % ROUNDED_ROWS == EXTRA)
     dropped = np.random.default_rng(0).choice(nodes.size, EXTRA, replace=False)
     return Subgraph.of(topology, nodes, tables), Subgraph.of(topology, np.delete(nodes, dropped), tables)
 
@@ -85,8 +82,7 @@ class Step:
 
     def __init__(self, rows: int, sizes: tuple[int, int], *, inner: bool = True, products: Products = "auto") -> None:
         generator = torch.Generator().manual_seed(0)
-        self._make = lambda: SageLayer.as_module()(*sizes, products=products)
-        self.layer = self._make()
+        self.layer = SageLayer.as_module()(*sizes, products=products)
         self.layer.reset(generator)
         self._input = torch.randn(rows, sizes[0], generator=generator).requires_grad_(inner)
         self._direction = torch.randn(rows, sizes[1], generator=generator)
@@ -95,11 +91,6 @@ class Step:
         out = self.layer(block, self._input, lambda rows: rows)
         asked = [x for x in (self._input, *self.layer.parameters()) if x.requires_grad]
         torch.autograd.grad(out, asked, self._direction)
-
-    def forget(self) -> None:
-        """Have the number of rows be a new one to the layer's products."""
-        new = self._make()
-        self.layer.linear = new.linear
 
 
 def transposing(graph: Subgraph, sizes: tuple[int, int]) -> dict[str, Work]:
@@ -134,32 +125,11 @@ def ordering(graph: Subgraph, sizes: tuple[int, int], *, inner: bool) -> dict[st
 
 
 def clipping(whole: Subgraph, clipped: Subgraph, sizes: tuple[int, int]) -> dict[str, Work]:
-    def work(graph: Subgraph, again: bool) -> Work:
+    def work(graph: Subgraph) -> Work:
         step = Step(graph.rows, sizes)
+        return lambda: step(symmetric_block(graph))
 
-        def run() -> None:
-            if not again:
-                step.forget()
-            step(symmetric_block(graph))
-
-        return run
-
-    return {"new size": work(whole, False), "same size": work(whole, True), "same, clipped": work(clipped, True)}
-
-
-def splitting(graph: Subgraph, sizes: tuple[int, int]) -> dict[str, Work]:
-    """Columns that a product works on at a time, in bytes of a row; 64 of all rows are half a megabyte."""
-    step = Step(graph.rows, sizes)
-
-    def work(slab: int | None) -> Work:
-        def run() -> None:
-            block = symmetric_block(graph)
-            block.engine = Engine("numba", partial(multiply_by_numba, slab=slab))
-            step(block)
-
-        return run
-
-    return {"whole rows": work(None), "as by default": work(SLAB), **{f"{slab} B": work(slab) for slab in (256, 64)}}
+    return {"any size": work(whole), "clipped": work(clipped)}
 
 
 def symmetric_block(graph: Subgraph) -> Block:
@@ -201,7 +171,6 @@ def groups(whole: Subgraph, clipped: Subgraph, sizes: tuple[int, int]) -> dict[s
         "products, input": ordering(clipped, sizes, inner=False),
         "products, inner": ordering(clipped, sizes, inner=True),
         "nodes": clipping(whole, clipped, sizes),
-        "slabs": splitting(clipped, sizes),
     }
 
 
@@ -227,19 +196,3 @@ def torch_threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("multiple", [1, 16, 64, 256])
-def test_sizes_that_recur(benchmark: Any, multiple: int) -> None:
-    """How many of an epoch's steps have a number of rows that oneDNN has a kernel for."""
-    topology = case_topology("case233k")
-    sampler = ImportanceSubgraphs(topology, MEAN, Tables(topology.num_nodes), SIZE)
-    sampler = ClippedNodes(sampler.sampler, multiple)
-    seen = RecurringRows()
-
-    def share() -> float:
-        sizes = [sampler.sample(seed).size for seed in range(STEPS)]
-        return float(np.mean([seen.has(size) for size in sizes]))
-
-    found = benchmark.pedantic(share, rounds=1)
-    print(f"\nclipped to {multiple}: {found:.0%} of {STEPS} steps have a recurring number of rows")

@@ -14,9 +14,11 @@ from support.fake_device import in_place_of_cuda, is_fake, memory, note_wait, re
 from support.ranks import run_ranks
 from torch import Tensor
 
-from harness.graph.devices import KINDS, kind_of, upload
+from harness.graph.devices import HELD_FROM, KINDS, Arena, fresh, kind_of, upload
+from harness.runtime.counters import PROC, resident_size
 
 Probe = Callable[[Tensor], Any]
+LIKE = torch.zeros(0)
 PLACES = torch.tensor([2, 0])
 # Of a vector of three floats on the device.
 RAISES: dict[str, Probe] = {
@@ -136,3 +138,68 @@ def test_uploads_share_memory_on_a_cpu() -> None:
     assert upload(host, torch.device("cpu")).data_ptr() == host.ctypes.data
     assert upload(host, torch.device("cpu"), torch.float32).dtype == torch.float32
     assert kind_of(torch.device("cpu")) is KINDS["cpu"]
+
+
+def test_an_arena_never_gives_to_two_and_gives_again_what_was_left() -> None:
+    """Blocks of random sizes, half of them let go at random: each keeps its bytes as long as it is referred to."""
+    rng, arena = np.random.default_rng(0), Arena(1 << 26)
+    held: list[tuple[int, np.ndarray]] = []
+    most = 0
+    for step in range(2000):
+        if held and rng.random() < 0.5:
+            value, block = held.pop(rng.integers(len(held)))
+            assert (block == value).all()
+            del block
+        elif len(held) < 20:
+            block = arena.take(int(rng.integers(1, 200_000)))
+            assert block is not None
+            block[:] = step % 251
+            held.append((step % 251, block))
+            most = max(most, sum(each.size for _, each in held))
+            del block
+    assert all((block == value).all() for value, block in held)
+    places = [block.__array_interface__["data"][0] for _, block in held]
+    assert max(places) - min(places) < 2 * most  # gaps are filled before the end moves
+
+
+def test_an_arena_without_room_gives_nothing() -> None:
+    arena = Arena(1 << 16)
+    first = arena.take(1 << 15)
+    assert first is not None
+    assert arena.take((1 << 15) + 1) is None
+    del first
+    assert arena.take(1 << 16) is not None
+
+
+def test_what_nobody_refers_to_in_an_arena_goes_back_to_the_kernel() -> None:
+    arena = Arena(1 << 26)
+    kept, left = arena.take(1 << 22), arena.take(1 << 24)
+    assert kept is not None
+    assert left is not None
+    kept[:], left[:] = 1, 1
+    before = resident_size(PROC)
+    del left
+    assert resident_size(PROC) > before - (1 << 22)
+    arena.give_back()
+    assert resident_size(PROC) < before - (1 << 23)
+    assert (kept == 1).all()
+
+
+def test_a_matrix_of_the_arena_is_held_by_all_that_read_it() -> None:
+    """A view, numpy's array and what autograd saves: the memory is not another's before the last of them is gone."""
+    shape = (HELD_FROM // 4, 1)
+    for reader in (lambda x: x[5:], lambda x: x.numpy(), lambda x: torch.exp(x.requires_grad_()).sum().grad_fn):
+        matrix = fresh(LIKE, *shape)
+        place, reading = matrix.data_ptr(), reader(matrix)
+        del matrix
+        other = fresh(LIKE, *shape)
+        assert (other.data_ptr() == place) == (reading is None)
+        del reading, other
+        assert fresh(LIKE, *shape).data_ptr() == place
+
+
+def test_a_matrix_of_the_arena_may_be_changed_in_place() -> None:
+    matrix = fresh(LIKE, HELD_FROM // 8, 2)
+    assert matrix.is_contiguous()
+    assert not matrix._is_view()
+    assert matrix.numpy().ctypes.data == matrix.data_ptr()

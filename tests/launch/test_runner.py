@@ -123,9 +123,9 @@ def test_job_is_what_the_contract_says(bench: Bench, tmp_path: Path) -> None:
 
     trial = bench.trials[3]
     found = inputs.InputCache(bench.data).get(trial, lambda text: None)
-    job = json.loads(TrialJob(trial, found, tmp_path).write(12.5, threads=1, cores=1, room=8).read_text())
+    job = json.loads(TrialJob(trial, found, tmp_path).write(12.5, threads=1, cores=1).read_text())
     paths = {"graph", "train_view", "full_view", "store", "out"}
-    others = {"config", "inductive", "collective_timeout_s", "threads", "cores", "room", "attempt", "audit", "kernels"}
+    others = {"config", "inductive", "collective_timeout_s", "threads", "cores", "attempt", "audit", "kernels"}
     assert set(job) == paths | others
     assert Job.read(tmp_path / "job.json").config.method == trial.method
     assert TrialConfig.model_validate(job["config"]) == trial

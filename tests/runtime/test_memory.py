@@ -9,15 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from launch.tiny import Silent, write_suite
 
-from harness.launch.hardware import Capacity
-from harness.launch.runner import run_suite
-from harness.launch.slots import RunOptions
-from harness.results.record_store import ResultStore, read_at, records_under
 from harness.runtime.counters import HELD_BYTES, PROC, THRESHOLD, PeakMemory, resident_size, trim_heap
-from harness.suite.expand import expand
-from harness.suite.suite_file import load_suite
 
 BLOCK = 200 * 2**20
 
@@ -103,7 +96,7 @@ def test_what_is_free_in_the_heap_goes_back() -> None:
 HELD = """
 import numpy as np
 from harness.runtime.counters import resident_size
-from harness.runtime.counters import outside_heap, tighten_heap
+from harness.runtime.counters import outside_heap
 from harness.runtime.counters import PROC
 
 def held(size=2**21):
@@ -119,9 +112,6 @@ with outside_heap():
         pass
     print(held())
 print(held(2**20 + 2**16))
-with outside_heap():
-    tighten_heap()
-print(held(2**25), held(2**23))
 """
 
 
@@ -129,12 +119,10 @@ print(held(2**25), held(2**23))
 def test_a_ranks_heap_keeps_what_is_freed_but_for_what_was_outside() -> None:
     env = os.environ | {THRESHOLD: str(HELD_BYTES), "MALLOC_TRIM_THRESHOLD_": str(2**31)}
     done = subprocess.run([sys.executable, "-c", HELD], env=env, capture_output=True, text=True, check=True, timeout=60)
-    outside, nested, inside, large, small = map(int, done.stdout.split())  # MiB
+    outside, nested, inside = map(int, done.stdout.split())  # MiB
     assert outside <= 10
     assert nested <= 10
     assert inside >= 40
-    assert large <= 64  # the last block of 32
-    assert small >= 300
 
 
 def test_without_proc_the_peak_is_the_whole_process_and_says_so(tmp_path: Path) -> None:
@@ -142,24 +130,3 @@ def test_without_proc_the_peak_is_the_whole_process_and_says_so(tmp_path: Path) 
     assert peak.source == "ru_maxrss"
     assert peak.bytes() > 2**20
     assert peak.mapped() is None
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_a_rank_whose_memory_is_short_trains_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its heap gives blocks of 16 MiB back; nobody sees that in what it learns."""
-    file = write_suite(tmp_path)
-    text = file.read_text().replace("[ring]", "[{sbm: {nodes: 40000, features: 128}}]").replace("[0, 1, 2]", "[0]")
-    file.write_text(
-        text.replace("epochs: 10", "epochs: 3").replace("timeouts: {trial_s: 20}", "timeouts: {trial_s: 60}")
-    )
-    suite, found = load_suite(file), []
-    for place in ("plenty", "short"):
-        run_suite(suite, expand(suite), ResultStore(tmp_path / place, suite.name), RunOptions(), Silent())
-        records = [read_at(path) for path in records_under(tmp_path / place / suite.name)]
-        found.append({record.trial: (record.result["final_loss"], record.result["checksum"]) for record in records})
-        flagged = [any(flag.startswith("memory:") for flag in record.flags) for record in records]
-        assert flagged == [place == "short"] * 2
-        monkeypatch.setattr("harness.launch.machines.capacity", lambda: Capacity(2**25))
-    assert found[0] == found[1]
-    assert len(found[0]) == 2

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support.ranks import run_ranks
-from support.training import living_methods, memory_peaks
+from support.training import arena_by_epoch, living_methods, memory_peaks
 
 from harness.check.graphs import OnDisk, on_disk
 from harness.check.training import Case
@@ -302,6 +302,18 @@ def test_against_ranks_that_learn_few(tmp_path: Path) -> None:
     for found in run_ranks(memory_peaks, 2, cases, OUTSIDE_BYTES, timeout_s=280):
         ratios = {name: modelled / grown for name, (grown, modelled) in zip(FEW_LEARNT, found[1::2], strict=True)}
         assert {name: ratio for name, ratio in ratios.items() if not 0.65 < ratio < 1.4} == {}
+
+
+def test_no_memory_is_asked_for_after_the_second_epoch(tmp_path: Path) -> None:
+    """Matrices of full-graph training are where those of the epoch before were; sampled boundaries differ a little."""
+    graph = generators()["sbm"].make(nodes=12_000, degree=20, features=64, work=tmp_path)
+    data = on_disk(graph, np.arange(12_000) % 2, 2, False, tmp_path / "parts")
+    model, spec = ModelSpec(layers=3, hidden=64, norm="layer"), TrainSpec(epochs=6, threads=1)
+    for name, more in {"full": 1.0, "bns-gcn": 1.05}.items():
+        options = {"rate": 0.3} if name == "bns-gcn" else {}
+        for found in run_ranks(arena_by_epoch, 2, Case(data, name, options, model, spec)):
+            assert min(found) > 10 * 6000 * 64 * 4
+            assert max(found[2:]) <= more * found[1]
 
 
 @pytest.mark.slow

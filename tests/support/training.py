@@ -25,6 +25,7 @@ from torch import Tensor
 from harness.check.training import Case, RankOutcome, outcome
 from harness.graph.block import Block
 from harness.graph.csr import CSR
+from harness.graph.devices import _arena
 from harness.graph.partition import Partition
 from harness.models.layer import BlockSize
 from harness.runtime.batches import Batch
@@ -203,6 +204,21 @@ def memory_peaks(rank: int, world: int, cases: list[Case], threshold: int) -> li
     assert mallopt(-1, 2**31 - 1) == mallopt(-3, threshold) == 1  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
     os.environ[THRESHOLD] = str(threshold)
     return [_growth(rank, world, case) for case in cases]
+
+
+def arena_by_epoch(rank: int, world: int, case: Case) -> list[int]:
+    """Train the case; returns how much of the process's arena is resident behind each epoch, in bytes."""
+    arena, trainer = _arena(os.getpid()), case.trainer(rank, world)
+    assert arena is not None
+    place = f"{arena._bytes.ctypes.data:x}-"
+    found = []
+    for epoch in range(case.train.epochs):
+        trainer.train_epoch(epoch)
+        lines = Path("/proc/self/smaps").read_text().splitlines()
+        rss = next(line for line in lines[[line.startswith(place) for line in lines].index(True) :] if "Rss:" in line)
+        found.append(int(rss.split()[1]) * 1024)
+    trainer.method.close()
+    return found
 
 
 def _growth(rank: int, world: int, case: Case) -> tuple[int, int]:
