@@ -37,8 +37,8 @@ def advise(
     on: Annotated[
         str,
         option(
-            "--on RANKSxcore[/EACH],NETWORK[,MEMORY]",
-            "The machines: 16xcore,10gbit (a rank a host), or 16xcore/8,10gbit,64GB (eight on a host of 64 GB).",
+            "--on RANKSxcore[/EACH],NETWORK[,MEMORY]|FILE",
+            "The machines: 16xcore,10gbit (a rank a host), 16xcore/8,10gbit,64GB (eight, and memory), or a YAML file.",
         ),
     ],
     target: Annotated[
@@ -101,7 +101,7 @@ def advise(
     ran = {trial.id for trial in read_suite(store.directory / SUITE_FILE).trials}
     records = [record for record in read_records(store.directory).values() if record.trial in ran]
     planned = plan([*{each.seedless: each for each in there}.values()], store, run_options, capacity_of(machines), ())
-    _show(store, records, planned, machines, below, price)
+    _show(store, records, planned, machines, below, machines.price if price is None else price)
     typer.echo(f"results: {store.directory}\nreport:  harness report {store.directory}")
     raise typer.Exit(code)
 

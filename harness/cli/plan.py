@@ -36,8 +36,9 @@ def plan(
     on: Annotated[
         str | None,
         typer.Option(
-            "--on", metavar="RANKSxcore[/EACH],NETWORK[,MEMORY]", help="Predict an epoch on machines with cores like "
-            "these, from trials in fewer parts: 16xcore,10gbit, or 16xcore/8,10gbit,64GB for eight ranks a host.",
+            "--on", metavar="RANKSxcore[/EACH],NETWORK[,MEMORY]|FILE", help="Predict an epoch on machines with cores "
+            "like these, from trials in fewer parts: 16xcore,10gbit, or 16xcore/8,10gbit,64GB for eight ranks a host; "
+            "or of a YAML file.",
         ),
     ] = None,
     price: Annotated[
@@ -88,7 +89,7 @@ def plan(
         _show_memory(planned)
     _show_bytes(planned)
     if elsewhere is not None:
-        _show_elsewhere(planned, records, elsewhere, price)
+        _show_elsewhere(planned, records, elsewhere, elsewhere.price if price is None else price)
     for line in _show_partitions(planned):
         typer.echo(f"note: {line}")
     warned = [f"{p.trial.label.rpartition(' seed=')[0]}: {line}" for p in planned for line in p.warnings]

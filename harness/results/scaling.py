@@ -28,9 +28,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from pydantic import ByteSize, TypeAdapter
+from pydantic import ByteSize, Field, TypeAdapter, ValidationError
 
 from harness.data.partition.view import TOTAL, imbalance
 from harness.errors import UserError
@@ -46,7 +47,21 @@ from harness.results.projection import (
 )
 from harness.results.record import Record
 from harness.results.reduce import between_ranks
+from harness.spec import Spec
+from harness.suite.document import KeyPath, dotted, explain, parse
 from harness.suite.schema import TrialConfig
+
+
+class MachinesFile(Spec):
+    """What a file says of machines that one does not have."""
+
+    ranks: int = Field(ge=2)
+    ranks_per_host: int = Field(1, ge=1)
+    network: str  # a preset or a rate
+    latency_us: float = Field(0.0, ge=0)  # of a message
+    memory: ByteSize | None = None  # of a host
+    core_speed: float = Field(1.0, gt=0)  # in cores of this machine
+    price: float | None = Field(None, ge=0)  # of a host, an hour
 
 
 @dataclass(frozen=True)
@@ -57,11 +72,36 @@ class Machines:
     each: int
     link: HostLink
     memory: int | None = None  # not known
+    speed: float = 1.0  # of a core, in those that trials here ran on
+    price: float | None = None  # of a host, an hour
+
+    @classmethod
+    def read(cls, path: Path) -> Machines:
+        """Read a YAML file with the keys of `MachinesFile`; UserError names file, line and key."""
+        try:
+            document = parse(path.read_text(encoding="utf-8"), str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot be read: {error}", file=str(path), key="--on") from None
+
+        def at(place: KeyPath, message: str, fix: str | None) -> UserError:
+            line = document.lines.get(place)
+            return UserError(message, file=str(path), line=line, key=dotted(place) or None, fix=fix)
+
+        try:
+            found = MachinesFile.model_validate(document.data)
+        except ValidationError as error:
+            raise explain(error, at, lambda _: MachinesFile.model_fields, lambda *_: None) from None
+        if found.ranks % found.ranks_per_host:
+            raise at(("ranks_per_host",), f"{found.ranks} ranks cannot be shared among hosts of it", "a divisor")
+        link = replace(parse_link(found.network, f"{path}: network"), latency_s=found.latency_us / 1e6)
+        return cls(found.ranks, found.ranks_per_host, link, found.memory, found.core_speed, found.price)
 
     @classmethod
     def parse(cls, text: str) -> Machines:
-        """Read "16xcore,10gbit" (a rank a host) or "16xcore/8,10gbit,64GB" (eight, and memory); else UserError."""
-        fix = "such as 16xcore,10gbit, or 16xcore/8,10gbit,64GB for eight ranks on a host of 64 GB"
+        """Read 16xcore,10gbit (a rank a host), 16xcore/8,10gbit,64GB (eight, and memory) or a file; else UserError."""
+        if text.endswith((".yaml", ".yml")):
+            return cls.read(Path(text))
+        fix = "such as 16xcore,10gbit, or 16xcore/8,10gbit,64GB for eight ranks on a host of 64 GB; or a .yaml file"
         found = re.fullmatch(r"([1-9]\d*)xcore(?:/([1-9]\d*))?,([^\s,]+)(?:,(\d+(?:\.\d+)?[KMGT]i?B))?", text)
         if found is None:
             raise UserError(f"'{text}' are no machines", key="--on", fix=fix)
@@ -78,7 +118,8 @@ class Machines:
 
     def __str__(self) -> str:
         hosts = f"{self.hosts} hosts" if self.hosts > 1 else "one host"
-        return f"{self.ranks} ranks on {hosts} at {self.link.label}"
+        cores = "" if self.speed == 1 else f", cores {self.speed:g} times as fast as here"
+        return f"{self.ranks} ranks on {hosts} at {self.link.label}{cores}"
 
 
 @dataclass(frozen=True)
@@ -193,7 +234,7 @@ def scaled(known: Mapping[int, Sequence[Record]], machines: Machines, shape: Sha
     ring = (1 - 1 / ranks) / (1 - 1 / last.parts) if ranks > machines.each else 0.0
     ring *= 1.0 if last.inputs is None else last.parts / ranks  # of each step
     work = max(last.compute_s / 2, last.compute_s + slope * (rows - last.rows))
-    compute = work / ranks * (shape.excess or last.excess)
+    compute = work / ranks * (shape.excess or last.excess) / machines.speed
     return Projection(compute, 0.0, base.exchange_s * more, base.reduce_s * ring, base.overlapped_s * more)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +57,46 @@ def test_machines_are_read_or_refused() -> None:
             Machines.parse(text)
     with pytest.raises(UserError, match="unknown network 'fast'"):
         Machines.parse("4xcore,fast")
+
+
+MACHINES = "ranks: 16\nranks_per_host: 8\nnetwork: 25gbit\nlatency_us: 20\nmemory: 64GB\ncore_speed: 1.5\nprice: 3.2\n"
+
+
+def test_machines_of_a_file(tmp_path: Path, record: Make) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(MACHINES)
+    found = Machines.parse(str(file))
+    assert (found.ranks, found.each, found.memory, found.speed, found.price) == (16, 8, 64 * 10**9, 1.5, 3.2)
+    assert (found.link.bits_s, found.link.latency_s) == (25e9, pytest.approx(20e-6))
+    assert str(found) == "16 ranks on 2 hosts at 25 Gbit/s, cores 1.5 times as fast as here"
+    file.write_text("ranks: 4\nnetwork: nvlink\n")
+    assert Machines.parse(str(file)) == Machines.parse("4xcore,nvlink")
+    known = {2: [record([4.0, 4.0], sent=100, boundary=100)]}
+    slow, fast = (scaled(known, Machines(4, 1, WIRE, speed=speed), Shape({2: 100, 4: 100})) for speed in (1.0, 2.0))
+    assert fast.compute_s == slow.compute_s / 2
+    assert fast.exchange_s == slow.exchange_s
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (MACHINES + "gpus: 8\n", r"cluster.yaml:8: gpus: unknown key"),
+        ("network: 1gbit\n", r"cluster.yaml: ranks: missing \(add `ranks: ...`\)"),
+        (MACHINES.replace("16", "one"), r"cluster.yaml:1: ranks: bad value 'one': must be"),
+        (MACHINES.replace("host: 8", "host: 3"), r"cluster.yaml:2: ranks_per_host: 16 ranks cannot be shared"),
+        (MACHINES.replace("25gbit", "fast"), r"cluster.yaml: network: unknown network 'fast'"),
+        (MACHINES.replace("1.5", "0"), r"cluster.yaml:6: core_speed: bad value 0: must be greater than 0"),
+        ("- 3\n", r"cluster.yaml: .*must be a section"),
+        ("ranks: [", r"cluster.yaml:1: "),
+        (None, r"cluster.yaml: --on: cannot be read: .*No such file"),
+    ],
+)
+def test_a_file_of_machines_that_is_wrong_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
+    file = tmp_path / "cluster.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UserError, match=said):
+        Machines.parse(str(file))
 
 
 def test_compute_is_a_line_in_the_rows_that_come_and_shared(record: Make) -> None:
