@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 import torch
 
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
-from harness.graph.partition import Partition
+from harness.graph.partition import Partition, View
 
 GRAPH = random_graph(51, nodes=40, degree=6)
 DENSE = dense_adjacency(GRAPH)
@@ -73,3 +75,21 @@ def test_pieces_leave_nothing_behind(partitions: list[Partition]) -> None:
         held = set(vars(partitions[0]))
         partitions[0].pieces(count)
         assert set(vars(partitions[0])) == held
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_read_features_leave_no_page_of_their_file(tmp_path: Path) -> None:
+    def resident() -> int:
+        lines = Path("/proc/self/smaps").read_text().splitlines()
+        files = [k for k, line in enumerate(lines) if line.endswith(f"{tmp_path}/features.npy")]
+        assert files
+        return sum(int(next(line for line in lines[k:] if line.startswith("Rss:")).split()[1]) for k in files)
+
+    path = on_disk(GRAPH, PARTS, 3, False, tmp_path / "parts").parts.full
+    np.save(tmp_path / "features.npy", GRAPH.features)
+    graph = replace(GRAPH, features=np.load(tmp_path / "features.npy", mmap_mode="r"))
+    for rank in range(3):
+        view = View(graph, path, rank, engine="auto", device=torch.device("cpu"), dtype=torch.float32)
+        found = view.features()
+        assert resident() == 0
+        torch.testing.assert_close(found, torch.from_numpy(GRAPH.features[view.partition.inner]))
