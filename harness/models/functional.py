@@ -54,13 +54,13 @@ CHUNK_ROWS = 2048  # rows that a second-level cache holds
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, into: Tensor | None = None) -> Tensor:
-    """Return x weight + bias, in `dtype`, or `into` and that; by `_chunks` on a CPU."""
+    """Return x weight + bias, in `dtype`, or `into` and that; by `_chunks` on a CPU, rounded as `weight` is."""
     if x.device.type != "cpu":
-        found = _at_once(x, weight, bias)
+        found = _at_once(x.to(weight.dtype), weight, bias)
         return found.to(dtype) if into is None else into.add_(found)
     out, at = fresh(x, x.shape[0], weight.shape[1], dtype=dtype) if into is None else into, 0
     for rows in _chunks(x):
-        found, to = _at_once(rows, weight, bias)[: x.shape[0] - at], out[at : at + rows.shape[0]]
+        found, to = _at_once(rows.to(weight.dtype), weight, bias)[: x.shape[0] - at], out[at : at + rows.shape[0]]
         to.copy_(found) if into is None else to.add_(found)
         at += rows.shape[0]
     return out
@@ -92,14 +92,14 @@ class _Linear(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, Tensor | None]:
         rows, factor = ctx.saved_tensors
-        grad = grads[0].to(rows.dtype).contiguous()
+        grad = grads[0].contiguous()
         to_x = _product(grad, factor.t(), None, ctx.dtype) if ctx.needs_input_grad[0] else None
         to_into = grads[0] if ctx.needs_input_grad[4] else None
         return to_x, _weight_gradient(rows, grad), grads[0].sum(0) if ctx.has_bias else None, None, to_into
 
 
 def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
-    """Return x' grad, rounded alike with any number of threads.
+    """Return x' grad, of `grad` in the dtype of `x`, rounded alike with any number of threads.
 
     MKL divides the rows among the threads on some processors, and oneDNN those of a single column. So rows come by
     chunks of few sizes, since oneDNN keeps a kernel for each; zeros fill the last up.
@@ -107,11 +107,11 @@ def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     if not x.shape[0]:
         return torch.zeros((x.shape[1], grad.shape[1]), device=x.device)
     if grad.shape[1] == 1:
-        return (x.float() * grad).sum(0, keepdim=True).t()
+        return (x.float() * grad.to(x.dtype)).sum(0, keepdim=True).t()
     if x.device.type != "cpu":
-        return _at_once(x.t(), grad).float()
+        return _at_once(x.t(), grad.to(x.dtype)).float()
     narrow = LEAST_ROWS <= x.shape[1] < grad.shape[1]  # oneDNN copies what is transposed: the narrower of the two
-    pairs = zip(_chunks(x), _chunks(grad), strict=True)
+    pairs = zip(_chunks(x), (rows.to(x.dtype) for rows in _chunks(grad)), strict=True)
     parts = ((_at_once(rows.t(), to) if narrow else _at_once(to.t(), rows)).float() for rows, to in pairs)
     result = next(parts)
     for part in parts:

@@ -23,10 +23,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.check.training import Case, RankOutcome, outcome
+from harness.graph import devices
 from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.graph.devices import _arena
 from harness.graph.partition import Partition
+from harness.launch.process import DEFAULTS
 from harness.models.layer import BlockSize
 from harness.runtime.batches import Batch
 from harness.runtime.counters import THRESHOLD, trim_heap
@@ -198,8 +200,11 @@ def memory_peaks(rank: int, world: int, cases: list[Case], threshold: int) -> li
 
     Told are the kernel's peak of the resident set and what it was before, mapped files left out of both. The heap is
     a trial's (`harness.launch.process.DEFAULTS`) but for blocks of `threshold` bytes and more, each of which goes back
-    to the kernel. The C library reads variables when a process starts, and this one was forked: it is told.
+    to the kernel; where those are smaller than a trial's, large matrices are such blocks, too, and not in the arena.
+    The C library reads variables when a process starts, and this one was forked: it is told.
     """
+    if threshold < int(DEFAULTS[THRESHOLD]):
+        devices.HELD_FROM = sys.maxsize
     mallopt = ctypes.CDLL(None).mallopt
     assert mallopt(-1, 2**31 - 1) == mallopt(-3, threshold) == 1  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
     os.environ[THRESHOLD] = str(threshold)
