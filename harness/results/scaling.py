@@ -81,11 +81,10 @@ class Machines:
         try:
             document = parse(path.read_text(encoding="utf-8"), str(path))
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot be read: {error}", file=str(path), key="--on") from None
+            raise UserError(getattr(error, "strerror", "not UTF-8 text"), file=path, key="--on") from None
 
         def at(place: KeyPath, message: str, fix: str | None) -> UserError:
-            line = document.lines.get(place)
-            return UserError(message, file=str(path), line=line, key=dotted(place) or None, fix=fix)
+            return UserError(message, file=path, line=document.lines.get(place), key=dotted(place) or None, fix=fix)
 
         try:
             found = MachinesFile.model_validate(document.data)
@@ -203,7 +202,7 @@ class Shape:
             return self.boundary[parts]
         known = sorted(each for each in self.boundary if 1 < each < parts and self.boundary[each])
         if len(known) < 2:
-            raise UserError(f"{parts} parts are not known", fix="harness partition makes them")
+            raise UserError(f"{parts} parts are not known", fix=f"run harness partition DATASET --parts {parts}")
         low, high = known[-2:]
         steps = math.log(parts / high) / math.log(high / low)
         return float(self.boundary[high] * (self.boundary[high] / self.boundary[low]) ** steps)

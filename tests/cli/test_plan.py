@@ -255,7 +255,7 @@ def test_plan_predicts_an_epoch_on_machines_that_are_not_here(home: Path, capsys
             store.commit(trial.id, record, [], "")
     code, out, _ = harness(capsys, "plan", "tiny.yaml", "--on", "4xcore,8mbit", "--set", "partition.method=chunk")
     assert code == 0
-    assert "4 parts are not known (harness partition makes them)" in out
+    assert "4 parts are not known (run harness partition DATASET --parts 4)" in out
     assert harness(capsys, "partition", "ring", "--method", "chunk", "--parts", "4")[0] == 0
     code, out, _ = harness(capsys, "plan", "tiny.yaml", "--on", "4xcore/2,8mbit", "--price", "360")
     assert code == 0
