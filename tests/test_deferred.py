@@ -59,7 +59,7 @@ from harness_methods.graphsaint import node_samplers
 assert isinstance(kernels.gather, Kernel) == (sys.argv[1] == "later"), sys.argv
 indptr, indices = np.array([0, 2, 3, 3]), np.array([1, 2, 0], np.int32)
 x, out = np.arange(12, dtype=np.float32).reshape(3, 4), np.empty((3, 4), np.float32)
-spmm.multiply_rows(0, 3, indptr, indices, None, x, out, 4, 16)  # an intrinsic
+spmm.multiply_rows(0, 3, indptr, indices, None, x, out, 16)  # an intrinsic
 found = {
     "product": out.tolist(),
     "gathered": kernels.gather(np.arange(9.0), np.array([3, 1, 8])).tolist(),  # a kernel that has an intrinsic
