@@ -112,7 +112,7 @@ def upload(host: NDArray[Any] | Tensor, device: torch.device, dtype: torch.dtype
 
 
 HELD_FROM = 1 << 20  # bytes of a matrix that is made in the `Arena`
-_NO_RESERVE = 0x4000  # Linux' MAP_NORESERVE, which Python 3.11 has no name for
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.11 has no name for it
 
 
 class Arena:

@@ -49,7 +49,7 @@ class Linear:
 
 LEAST_ROWS = 16  # of a product: oneDNN divides the sums of a single row among threads
 ROUNDED_ROWS = 256  # the rows of whole chunks are multiples of it
-PIECE = 1 << 18  # values that are converted to or from bfloat16 at once
+PIECE = 1 << 18  # values that a second-level cache holds
 CHUNK_ROWS = 2048  # rows that a second-level cache holds
 
 
