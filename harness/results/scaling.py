@@ -35,6 +35,7 @@ from pydantic import ByteSize, Field, TypeAdapter, ValidationError
 
 from harness.data.partition.view import TOTAL, imbalance
 from harness.errors import UserError
+from harness.files import read_text
 from harness.results.projection import (
     NOT_COMPUTE,
     Checked,
@@ -48,7 +49,7 @@ from harness.results.projection import (
 from harness.results.record import Record
 from harness.results.reduce import between_ranks
 from harness.spec import Spec
-from harness.suite.document import KeyPath, dotted, explain, parse
+from harness.suite.document import MAX_BYTES, KeyPath, dotted, explain, parse
 from harness.suite.schema import TrialConfig
 
 
@@ -79,7 +80,7 @@ class Machines:
     def read(cls, path: Path) -> Machines:
         """Read a YAML file with the keys of `MachinesFile`; UserError names file, line and key."""
         try:
-            document = parse(path.read_text(encoding="utf-8"), str(path))
+            document = parse(read_text(path, MAX_BYTES), str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(getattr(error, "strerror", "not UTF-8 text"), file=path, key="--on") from None
 

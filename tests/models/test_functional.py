@@ -145,6 +145,9 @@ def test_activation_of_normalised_rows_is_torchs(dtype: torch.dtype, rows: int, 
     tolerance = {"rtol": 1e-4, "atol": 1e-3} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-10}
     for got, wanted in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted, **tolerance)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        assert torch.equal(relu_dropout(x, rate, norm), found[0][0])
 
 
 def test_layer_norm_has_the_same_bits_with_any_number_of_threads() -> None:
